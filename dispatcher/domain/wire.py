@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names that workers and API server share on the wire: headers, the JWT claim, refusal reasons.
+
+Both sides import them from here, so that a name cannot differ between the one that sends and the one
+that reads. Pure: no import of Airflow.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+LAUNCH_TOKEN_HEADER = "Airflow-Launch-Token"
+"""Request header with the launch token (a UUID) the worker was started for."""
+
+LAUNCH_CLAIMANT_HEADER = "Airflow-Launch-Claimant"
+"""Request header with the nonce of one execution: one Celery delivery or one pod start."""
+
+LAUNCH_TOKEN_CLAIM = "launch_token"
+"""Claim of the workload JWT, and of the execution JWT after the claim, with the launch token."""
+
+
+class RefusalReason(str, Enum):
+    """Why the fence refuses a call: the value of ``detail.reason`` in its answer.
+
+    The first four come with status 409, ``launch_token_invalid`` with status 400.
+    """
+
+    SUPERSEDED = "launch_superseded"
+    CONSUMED = "launch_consumed"
+    REVOKED = "launch_revoked"
+    REQUIRED = "launch_required"
+    TOKEN_INVALID = "launch_token_invalid"
