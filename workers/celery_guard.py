@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put the guard into a Celery worker: importing this module is all it takes.
+
+``workers.celery_app`` imports it; under ``airflow celery worker`` the worker does, by ``[celery]
+extra_celery_config={"imports": ["workers.celery_guard"]}``. When the worker starts, the stock task
+``execute_workload`` is replaced by one of the same name and payload that runs workloads under the guard.
+Elsewhere (a scheduler with the same configuration) nothing happens.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow.configuration import conf
+from celery import current_task
+from celery.exceptions import Ignore
+from celery.signals import celeryd_init
+
+from workers.outcomes import Refused
+from workers.payload import read_workload
+
+log = logging.getLogger(__name__)
+
+TASK_NAME = "execute_workload"
+"""Name of the stock provider's Celery task, which ours keeps."""
+
+
+def install_guard(instance: Any, **_: Any) -> None:
+    """Replace the stock task in the app of the worker that is starting.
+
+    Registering a second task of one name is ignored by Celery, so the stock one is taken out first.
+    ``track_started`` is off: STARTED is no evidence of a claim, and a duplicate delivery would overwrite a
+    stored result with it (rule 12).
+
+    :param instance: the Celery worker
+    """
+    app = instance.app
+    if TASK_NAME in app.tasks:
+        app.tasks.unregister(TASK_NAME)
+    app.task(name=TASK_NAME, track_started=False)(execute_workload)
+
+
+def execute_workload(payload: str) -> None:
+    """Run one delivered message; each delivery is a claimant of its own.
+
+    :param payload: JSON of the workload
+    :raises Ignore: the claim was refused; the message is acknowledged and no result is stored
+    :raises InvalidWorkloadError: the payload is not a workload
+    :raises Exception: whatever else the guard raises; Celery stores it as FAILURE
+    """
+    from workers.guard import run_workload
+
+    workload = read_workload(payload)
+    log.info("[%s] Running %s %s", current_task.request.id, workload.type, workload.display_name)
+    outcome = run_workload(workload, subprocess_logs_to_stdout=_logs_to_stdout())
+    log.info("[%s] %s", current_task.request.id, outcome)
+    if isinstance(outcome, Refused):
+        raise Ignore
+
+
+def _logs_to_stdout() -> bool:
+    """Return ``[celery] task_logs_to_stdout``, or ``[logging] task_logs_to_stdout`` where that is not set."""
+    own = conf.get("celery", "task_logs_to_stdout", fallback="")
+    section = "celery" if own and own.lower() != "none" else "logging"
+    return conf.getboolean(section, "task_logs_to_stdout", fallback=False)
+
+
+celeryd_init.connect(install_guard)

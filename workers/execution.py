@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker knows about the launch it executes: its token, its subject, and its own nonce."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jwt
+
+from dispatcher.domain.wire import LAUNCH_CLAIMANT_HEADER, LAUNCH_TOKEN_CLAIM, LAUNCH_TOKEN_HEADER
+
+if TYPE_CHECKING:
+    from airflow.executors.workloads import ExecuteCallback, ExecuteTask
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One execution of one launch (rule 7).
+
+    :param token: the launch token, as the workload JWT carries it
+    :param claimant: nonce of this execution: one Celery delivery or one pod start
+    :param kind: ``task`` or ``callback``
+    :param subject_id: UUID of the task instance or of the callback
+    """
+
+    token: str
+    claimant: str
+    kind: str
+    subject_id: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The request headers that present this launch to the fence."""
+        return {LAUNCH_TOKEN_HEADER: self.token, LAUNCH_CLAIMANT_HEADER: self.claimant}
+
+    def __str__(self) -> str:
+        """Name the launch and its subject in a log line."""
+        return f"launch {self.token} of {self.kind} {self.subject_id}"
+
+
+def read_launch_token(workload_jwt: str) -> str | None:
+    """Return the claim ``launch_token`` of a workload JWT, or None where it has none.
+
+    The signature is not verified: the worker has no key, and the API server judges the token anyway. What
+    is no JWT at all, or carries no text in the claim, is not a launch of ours.
+
+    :param workload_jwt: the JWT of the workload, possibly empty
+    """
+    try:
+        claims = jwt.decode(workload_jwt, options={"verify_signature": False})
+    except jwt.InvalidTokenError:
+        return None
+    token = claims.get(LAUNCH_TOKEN_CLAIM)
+    return token if isinstance(token, str) else None
+
+
+def execution_of_task(workload: ExecuteTask) -> Execution | None:
+    """Return a new execution of the task's launch, or None if the stock executor sent the workload."""
+    return _launch(workload.token, "task", str(workload.ti.id))
+
+
+def execution_of_callback(workload: ExecuteCallback) -> Execution | None:
+    """Return a new execution of the callback's launch, or None if the stock executor sent the workload."""
+    return _launch(workload.token, "callback", workload.callback.id)
+
+
+def _launch(workload_jwt: str, kind: str, subject_id: str) -> Execution | None:
+    token = read_launch_token(workload_jwt)
+    if token is None:
+        return None
+    return Execution(token=token, claimant=str(uuid.uuid4()), kind=kind, subject_id=subject_id)
