@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of all tests. Airflow's environment is set here, before anything imports Airflow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import environment
+
+AIRFLOW = environment.prepare()
+
+from tests.support import database, services  # noqa: E402
+from tests.support.api_server import ApiServers  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sqlalchemy.orm import Session
+    from starlette.testclient import TestClient
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, or fail, tests whose services are missing."""
+    services.enforce(item)
+
+
+def pytest_unconfigure() -> None:
+    """Remove Airflow's home at the very end, when nothing writes there any more."""
+    AIRFLOW.remove()
+
+
+@pytest.fixture(scope="session")
+def airflow_home() -> Path:
+    """Return Airflow's home of this test process."""
+    return AIRFLOW.home
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> str:
+    """Return the kind of metadata database: ``sqlite`` or ``postgres``."""
+    return AIRFLOW.database
+
+
+@pytest.fixture(scope="session")
+def airflow_db() -> Iterator[None]:
+    """Migrate the metadata database as ``airflow db migrate`` does; rows are removed after each test."""
+    AIRFLOW.create_database()
+    try:
+        database.migrate()
+        yield
+    finally:
+        database.dispose()
+        AIRFLOW.drop_database()
+
+
+@pytest.fixture(autouse=True)
+def _rows_removed(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "airflow_db" in request.fixturenames:
+        database.empty()
+
+
+@pytest.fixture
+def db_session(airflow_db: None) -> Iterator[Session]:
+    """Yield a session on the metadata database; what the test does not commit is rolled back."""
+    from airflow import settings
+
+    session = settings.NonScopedSession()
+    try:
+        yield session
+    finally:
+        session.rollback()
+        session.close()
+
+
+@pytest.fixture(scope="session")
+def api_server(airflow_db: None) -> Iterator[ApiServers]:
+    """Yield a function that returns a running API server: see ``ApiServers.__call__``."""
+    servers = ApiServers(AIRFLOW.home)
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(scope="session")
+def execution_client(airflow_db: None) -> Iterator[TestClient]:
+    """Yield a client of the whole API app in this process, plugins loaded; fast, and without a network."""
+    from airflow.api_fastapi.app import create_app
+    from starlette.testclient import TestClient
+
+    with TestClient(create_app(), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def _redis_database() -> Iterator[str]:
+    with services.claimed_redis_database() as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(_redis_database: str) -> Iterator[str]:
+    """Yield the URL of an empty Redis database that nobody else uses; mark the test ``needs("redis")``."""
+    services.flush_redis_database(_redis_database)
+    yield _redis_database
+    services.flush_redis_database(_redis_database)
+
+
+@pytest.fixture
+def kube_namespace() -> Iterator[str]:
+    """Yield the name of a namespace of the test's own; mark the test ``needs("kubernetes")``."""
+    with services.own_namespace() as name:
+        yield name
