@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the dispatcher asks of a backend.
+
+A backend sends artefacts (Celery messages, pods), tells how they ended, and takes them away. It decides
+nothing about launches and writes nothing to the database. An artefact is known by its token; connection
+tests, which have no launch, are known by their own UUID.
+
+The contract, held for every implementation by ``tests/contract/test_backends.py``:
+
+* ``submit`` may be called again with a token that was already sent: it never makes a second artefact where
+  the backend can tell, and where it cannot (a Celery queue), the second one is harmless because only one
+  claim can win. Its answers are in the result, one for each token; it raises nothing.
+* ``observe`` tells each ending at least once after it happened, for artefacts sent or watched by this
+  object, until ``remove`` was called for the token. It never concludes anything from a missing result.
+* ``revoke`` and ``remove`` are idempotent; an artefact that is not there is no error.
+* No method blocks the scheduler loop for longer than the backend's operation time-out, in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+
+    from dispatcher.domain.lifecycle import BackendName
+    from dispatcher.domain.workload import WorkloadKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One artefact to be sent.
+
+    :param token: the launch token, or the UUID of a connection test
+    :param kind: what it runs
+    :param queue: the queue of the route
+    :param payload: the workload as JSON, with its signed JWT: a secret
+    :param workload: the workload itself (Airflow's type), for what only one backend needs of it
+    :param priority: Airflow's priority weight; higher goes first
+    """
+
+    token: str
+    kind: WorkloadKind
+    queue: str
+    payload: str = field(repr=False)
+    workload: Any = field(repr=False)
+    dag_id: str | None = None
+    run_id: str | None = None
+    task_id: str | None = None
+    map_index: int = -1
+    try_number: int | None = None
+    logical_date: datetime | None = None
+    executor_config: Any = field(default=None, repr=False)
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """What is known of an artefact that was sent, perhaps by another scheduler.
+
+    :param external_id: Celery task id, or namespace/pod; None if the send was never confirmed
+    """
+
+    token: str
+    kind: WorkloadKind
+    external_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """It is there: newly made, or found to be there already.
+
+    :param external_id: Celery task id, or namespace/pod
+    """
+
+    external_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """It is not known to be there and may be sent again.
+
+    :param reason: one line for people
+    :param retry_after: seconds that the service asked for
+    :param ambiguous: it may be there: the answer never came
+    """
+
+    reason: str
+    retry_after: float | None = None
+    ambiguous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """It will never be there: the workload itself is at fault.
+
+    :param reason: one line for people, and for the log of the task
+    """
+
+    reason: str
+
+
+SubmitResult = Sent | Postponed | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """An artefact that ended.
+
+    :param token: which one
+    :param ok: it ended well (exit code 0, a stored success)
+    :param reason: for people; None when it ended well
+    :param hostname: where it ran, if the backend knows (for a pod its name)
+    :param claimant: the claimant that this ending belongs to, if the artefact told
+    :param gone: positive evidence that the backend has no trace of it any more, though nobody saw it end
+    """
+
+    token: str
+    ok: bool
+    reason: str | None = None
+    hostname: str | None = None
+    claimant: str | None = None
+    gone: bool = False
+
+
+class Backend(Protocol):
+    """A place where launches are sent; see the module's text for the contract."""
+
+    @property
+    def name(self) -> BackendName:
+        """Which backend this is."""
+
+    def start(self, scheduler_job_id: str) -> None:
+        """Get ready to send and to observe; touches no service that may be away.
+
+        :param scheduler_job_id: the job id of the scheduler, for labels
+        """
+
+    def problem(self) -> str | None:
+        """Return, in one line, what is missing and what to do about it; None when all is well."""
+
+    def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
+        """Send artefacts, highest priority first.
+
+        :param batch: what to send
+        :returns: one result for each token
+        """
+
+    def watch(self, artefacts: Collection[Artefact]) -> None:
+        """Take up artefacts that another scheduler sent."""
+
+    def observe(self) -> Sequence[Observation]:
+        """Return the endings that are known now."""
+
+    def revoke(self, artefacts: Collection[Artefact]) -> None:
+        """Stop artefacts, whether they have started or not."""
+
+    def remove(self, artefacts: Collection[Artefact]) -> None:
+        """Take away what ended artefacts left (pods, Secrets, stored results), as the settings say."""
+
+    def stop(self) -> None:
+        """End every thread and connection of this object."""

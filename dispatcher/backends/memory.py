@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A backend without a service, for tests of whatever stands on the protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dispatcher.backends.base import Artefact, Observation, Sent, Submission, SubmitResult
+from dispatcher.domain.lifecycle import BackendName
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+
+class MemoryBackend:
+    """Keeps what it is sent in a table; the test says what happens to it.
+
+    :param name: which backend it stands for
+    """
+
+    def __init__(self, name: BackendName = BackendName.CELERY) -> None:
+        self._name = name
+        self.scheduler_job_id: str | None = None
+        self.artefacts: dict[str, Submission] = {}
+        self.sends: list[str] = []
+        self.watched: set[str] = set()
+        self.revoked: set[str] = set()
+        self.answers: dict[str, SubmitResult] = {}
+        self.missing: str | None = None
+        self._endings: dict[str, Observation] = {}
+
+    @property
+    def name(self) -> BackendName:
+        """Which backend this stands for."""
+        return self._name
+
+    def start(self, scheduler_job_id: str) -> None:
+        """Remember the owner."""
+        self.scheduler_job_id = scheduler_job_id
+
+    def problem(self) -> str | None:
+        """Return what the test set as missing."""
+        return self.missing
+
+    def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
+        """Keep what is sent, or give the answer that the test prepared for its token."""
+        results: dict[str, SubmitResult] = {}
+        for submission in batch:
+            self.sends.append(submission.token)
+            answer = self.answers.get(submission.token, Sent(submission.token))
+            if isinstance(answer, Sent):
+                self.artefacts[submission.token] = submission
+            results[submission.token] = answer
+        return results
+
+    def watch(self, artefacts: Collection[Artefact]) -> None:
+        """Remember whose endings to tell."""
+        self.watched.update(artefact.token for artefact in artefacts)
+
+    def end(self, observation: Observation) -> None:
+        """Let an artefact end."""
+        self._endings[observation.token] = observation
+
+    def observe(self) -> Sequence[Observation]:
+        """Return the endings of everything that was sent or is watched."""
+        known = self.watched | self.artefacts.keys()
+        return [ending for token, ending in self._endings.items() if token in known]
+
+    def revoke(self, artefacts: Collection[Artefact]) -> None:
+        """Remember what was stopped, and take it away."""
+        self.revoked.update(artefact.token for artefact in artefacts)
+        self.remove(artefacts)
+
+    def remove(self, artefacts: Collection[Artefact]) -> None:
+        """Forget artefacts."""
+        for artefact in artefacts:
+            self.artefacts.pop(artefact.token, None)
+            self.watched.discard(artefact.token)
+            self._endings.pop(artefact.token, None)
+
+    def stop(self) -> None:
+        """Nothing to end."""

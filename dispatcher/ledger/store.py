@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only code that reads or writes ``dispatcher_launch``.
+
+Every function works inside the caller's transaction and never commits. Writes are compare-and-sets on the
+states that the transitions table allows and, where one is given, on the owner; they return the tokens that
+were hit, so that a miss is a result and not an error. Lock order everywhere: subject row first, then ledger
+rows by token.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import ColumnElement, Connection, Row, and_, exists, select, update
+from sqlalchemy.orm import Session, aliased
+
+from dispatcher.domain.launch import Launch
+from dispatcher.domain.lifecycle import (
+    ENDED,
+    OPEN,
+    BackendName,
+    LaunchEvent,
+    LaunchKind,
+    LaunchState,
+    sources,
+    target,
+)
+from dispatcher.ledger.models import LaunchRow
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+CHUNK = 500
+"""How many tokens one statement names at most."""
+
+_COLUMNS = tuple(LaunchRow.__table__.c)
+_TIME_OF_STATE: Mapping[LaunchState, str] = {
+    LaunchState.SUBMITTED: "submitted_at",
+    LaunchState.CLAIMED: "claimed_at",
+} | dict.fromkeys(ENDED, "ended_at")
+
+
+def issue(session: Session, launch: Launch) -> None:
+    """Add the row of a new launch to the caller's unit of work; nothing is sent to the database yet (rule 1).
+
+    :param session: the scheduler's session
+    :param launch: ``sequence`` is ignored: the database assigns it
+    """
+    values = {column.key: getattr(launch, column.key) for column in _COLUMNS if column.key != "sequence"}
+    values |= {"kind": launch.kind.value, "backend": launch.backend.value, "state": launch.state.value}
+    session.add(LaunchRow(**values))
+
+
+def by_tokens(connection: Connection, tokens: Collection[str], *, lock: bool = False) -> dict[str, Launch]:
+    """Read launches by token.
+
+    :param connection: the caller's transaction
+    :param tokens: what to look for; unknown ones are absent from the result
+    :param lock: take the row locks, in the order of the tokens
+    """
+    found: dict[str, Launch] = {}
+    for chunk in _chunks(tokens):
+        statement = select(*_COLUMNS).where(LaunchRow.token.in_(chunk)).order_by(LaunchRow.token)
+        if lock:
+            statement = statement.with_for_update()
+        for row in connection.execute(statement):
+            found[row.token] = _launch(row)
+    return found
+
+
+def by_token(connection: Connection, token: str, *, lock: bool = False) -> Launch | None:
+    """Read the launch of ``token``, or None.
+
+    :param connection: the caller's transaction
+    :param lock: take the row lock
+    """
+    return by_tokens(connection, (token,), lock=lock).get(token)
+
+
+def open_of_owner(connection: Connection, owner: str) -> list[Launch]:
+    """Read the open launches of one scheduler, oldest first.
+
+    :param connection: the caller's transaction
+    :param owner: its job id
+    """
+    return _read(connection, LaunchRow.scheduler_job_id == owner, LaunchRow.state.in_(_values(OPEN)))
+
+
+def unsettled_of_owner(connection: Connection, owner: str) -> list[Launch]:
+    """Read the ended launches of one scheduler whose artefacts or reports are still to be dealt with.
+
+    :param connection: the caller's transaction
+    :param owner: its job id
+    """
+    return _read(
+        connection,
+        LaunchRow.scheduler_job_id == owner,
+        LaunchRow.settled_at.is_(None),
+        LaunchRow.state.in_(_values(ENDED)),
+    )
+
+
+def recent(connection: Connection, *, limit: int, where: Sequence[ColumnElement[bool]] = ()) -> list[Launch]:
+    """Read the newest launches, newest first; for people and their tools.
+
+    :param connection: the caller's transaction
+    :param limit: how many at most
+    :param where: further criteria on ``LaunchRow``
+    """
+    statement = select(*_COLUMNS).where(*where).order_by(LaunchRow.sequence.desc()).limit(limit)
+    return [_launch(row) for row in connection.execute(statement)]
+
+
+def callback_claimed_elsewhere(connection: Connection, subject_ids: Collection[str]) -> dict[str, set[str]]:
+    """Return, for each callback, the tokens of its launches that were ever claimed (rule 19).
+
+    :param connection: the caller's transaction
+    :param subject_ids: UUIDs of callbacks
+    """
+    claimed: dict[str, set[str]] = {}
+    for chunk in _chunks(subject_ids):
+        statement = select(LaunchRow.subject_id, LaunchRow.token).where(
+            LaunchRow.subject_id.in_(chunk),
+            LaunchRow.kind == LaunchKind.CALLBACK.value,
+            LaunchRow.claimant.is_not(None),
+        )
+        for subject_id, token in connection.execute(statement):
+            claimed.setdefault(subject_id, set()).add(token)
+    return claimed
+
+
+def record(  # noqa: PLR0913
+    connection: Connection,
+    event: LaunchEvent,
+    tokens: Collection[str],
+    *,
+    now: datetime,
+    kind: LaunchKind = LaunchKind.TASK,
+    owner: str | None = None,
+    reason: str | None = None,
+    where: Sequence[ColumnElement[bool]] = (),
+    values: Mapping[str, Any] | None = None,
+) -> frozenset[str]:
+    """Move launches on by one event, as a compare-and-set.
+
+    :param connection: the caller's transaction
+    :param event: what happened
+    :param tokens: to which launches
+    :param now: when
+    :param kind: what they start; decides which states allow ``event``
+    :param owner: the scheduler that must own them, if that matters
+    :param reason: why they ended, for people
+    :param where: further conditions
+    :param values: further columns to write
+    :returns: the tokens that were hit
+    """
+    state = target(event)
+    new: dict[str, Any] = {"state": state.value, _TIME_OF_STATE[state]: now, **(values or {})}
+    if reason is not None:
+        new["end_reason"] = reason
+    conditions = [LaunchRow.state.in_(_values(sources(event, kind))), *where]
+    if owner is not None:
+        conditions.append(LaunchRow.scheduler_job_id == owner)
+    return _compare_and_set(connection, tokens, conditions, new)
+
+
+def queued_under_this_token() -> ColumnElement[bool]:
+    """Return the criterion "its task instance is QUEUED and carries this launch's token" (rules 4 and 7)."""
+    return exists().where(
+        TaskInstance.dag_id == LaunchRow.dag_id,
+        TaskInstance.run_id == LaunchRow.run_id,
+        TaskInstance.task_id == LaunchRow.task_id,
+        TaskInstance.map_index == LaunchRow.map_index,
+        TaskInstance.external_executor_id == LaunchRow.token,
+        TaskInstance.state == "queued",
+    )
+
+
+def claim_task(
+    connection: Connection, token: str, subject_id: str, claimant: str, *, hostname: str | None, now: datetime
+) -> bool:
+    """Claim the launch of a task for one claimant (rule 7).
+
+    :param connection: the transaction of ``/run``, which holds the task instance's row lock
+    :param token: the presented token
+    :param subject_id: the UUID of the request's path
+    :param claimant: who asks
+    :param hostname: where the claimant runs
+    :param now: when
+    :returns: whether this claimant has it
+    """
+    hit = record(
+        connection,
+        LaunchEvent.CLAIM,
+        (token,),
+        now=now,
+        where=(
+            LaunchRow.subject_id == subject_id,
+            exists().where(
+                TaskInstance.id == UUID(subject_id),
+                TaskInstance.external_executor_id == LaunchRow.token,
+                TaskInstance.state == "queued",
+            ),
+        ),
+        values={"claimant": claimant, "hostname": hostname},
+    )
+    return bool(hit)
+
+
+def claim_callback(
+    connection: Connection, token: str, subject_id: str, claimant: str, *, hostname: str | None, now: datetime
+) -> bool:
+    """Claim the launch of a callback for one claimant, if no launch of it was ever claimed (rule 19).
+
+    :param connection: a transaction that holds the callback's row lock
+    :param token: the presented token
+    :param subject_id: the callback's UUID
+    :param claimant: who asks
+    :param hostname: where the claimant runs
+    :param now: when
+    :returns: whether this claimant has it
+    """
+    claimed = callback_claimed_elsewhere(connection, (subject_id,)).get(subject_id, set())
+    if claimed:
+        return False
+    hit = record(
+        connection,
+        LaunchEvent.CLAIM,
+        (token,),
+        now=now,
+        kind=LaunchKind.CALLBACK,
+        where=(LaunchRow.subject_id == subject_id,),
+        values={"claimant": claimant, "hostname": hostname},
+    )
+    return bool(hit)
+
+
+def older_open(connection: Connection, tokens: Collection[str]) -> list[Launch]:
+    """Return open launches of tasks that have a newer launch among ``tokens`` (rule 3), by token.
+
+    :param connection: the caller's transaction
+    :param tokens: the newer launches
+    """
+    newer = aliased(LaunchRow)
+    found: list[Launch] = []
+    for chunk in _chunks(tokens):
+        statement = (
+            select(*_COLUMNS)
+            .join(
+                newer,
+                and_(
+                    newer.dag_id == LaunchRow.dag_id,
+                    newer.run_id == LaunchRow.run_id,
+                    newer.task_id == LaunchRow.task_id,
+                    newer.map_index == LaunchRow.map_index,
+                    newer.sequence > LaunchRow.sequence,
+                ),
+            )
+            .where(
+                newer.token.in_(chunk),
+                newer.kind == LaunchKind.TASK.value,
+                LaunchRow.kind == LaunchKind.TASK.value,
+                LaunchRow.state.in_(_values(OPEN)),
+            )
+            .order_by(LaunchRow.token)
+        )
+        found += [_launch(row) for row in connection.execute(statement)]
+    return found
+
+
+def take_over(
+    connection: Connection, tokens: Collection[str], *, owner: str, dead: Collection[str | None]
+) -> frozenset[str]:
+    """Give open launches of dead schedulers a new owner (rule 18).
+
+    :param connection: the caller's transaction
+    :param tokens: the launches
+    :param owner: the new owner's job id
+    :param dead: the job ids they may have had
+    :returns: the tokens that were hit
+    """
+    known = [job for job in dead if job is not None]
+    return _compare_and_set(
+        connection,
+        tokens,
+        [LaunchRow.state.in_(_values(OPEN)), LaunchRow.scheduler_job_id.in_(known)],
+        {"scheduler_job_id": owner},
+    )
+
+
+def note_external_ids(connection: Connection, external_ids: Mapping[str, str]) -> None:
+    """Remember where the artefacts of launches are.
+
+    :param connection: the caller's transaction
+    :param external_ids: token -> Celery id, or namespace/pod
+    """
+    for token in sorted(external_ids):
+        connection.execute(
+            update(LaunchRow).where(LaunchRow.token == token).values(external_id=external_ids[token])
+        )
+
+
+def settle(connection: Connection, tokens: Collection[str], *, now: datetime) -> frozenset[str]:
+    """Mark ended launches as dealt with: reported and seen to have been heard (rule 14).
+
+    :param connection: the caller's transaction
+    :param tokens: the launches
+    :param now: when
+    """
+    return _compare_and_set(
+        connection,
+        tokens,
+        [LaunchRow.state.in_(_values(ENDED)), LaunchRow.settled_at.is_(None)],
+        {"settled_at": now},
+    )
+
+
+def _compare_and_set(
+    connection: Connection,
+    tokens: Collection[str],
+    conditions: Sequence[ColumnElement[bool]],
+    new: Mapping[str, Any],
+) -> frozenset[str]:
+    hit: set[str] = set()
+    for chunk in _chunks(tokens):
+        criterion = (LaunchRow.token.in_(chunk), *conditions)
+        statement = update(LaunchRow).where(*criterion).values(**new)
+        if len(chunk) > 1 or not connection.dialect.update_returning:
+            # Rows are locked in the order of their tokens, so that two batches cannot deadlock.
+            locked = select(LaunchRow.token).where(*criterion).order_by(LaunchRow.token).with_for_update()
+            tokens_locked = list(connection.scalars(locked))
+            if not connection.dialect.update_returning:
+                if tokens_locked:
+                    connection.execute(
+                        update(LaunchRow).where(LaunchRow.token.in_(tokens_locked)).values(**new)
+                    )
+                hit.update(tokens_locked)
+                continue
+        hit.update(connection.scalars(statement.returning(LaunchRow.token)))
+    return frozenset(hit)
+
+
+def _read(connection: Connection, *where: ColumnElement[bool]) -> list[Launch]:
+    statement = select(*_COLUMNS).where(*where).order_by(LaunchRow.sequence)
+    return [_launch(row) for row in connection.execute(statement)]
+
+
+def _launch(row: Row[Any]) -> Launch:
+    values = dict(row._mapping)  # noqa: SLF001 - the documented accessor of a row
+    values["kind"] = LaunchKind(values["kind"])
+    values["backend"] = BackendName(values["backend"])
+    values["state"] = LaunchState(values["state"])
+    return Launch(**values)
+
+
+def _values(states: Collection[LaunchState]) -> list[str]:
+    return sorted(state.value for state in states)
+
+
+def _chunks(items: Collection[str]) -> Iterator[list[str]]:
+    ordered = iter(sorted(items))
+    while chunk := list(islice(ordered, CHUNK)):
+        yield chunk

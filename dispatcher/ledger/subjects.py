@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and locks of the rows that launches are about: task instances and callbacks.
+
+These go through a connection and never through the ORM's identity map, so that what is read is what is in
+the database, and so that the fence's own statements do not trigger the fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+from uuid import UUID
+
+from airflow.models.callback import Callback
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import Connection, Row, Select, select
+
+from dispatcher.compat import at_the_place_of
+from dispatcher.domain.launch import Launch, Subject
+from dispatcher.domain.lifecycle import LaunchKind
+
+Place = tuple[str | None, str | None, str | None, int]
+"""dag_id, run_id, task_id, map_index: what stays the same when a task instance gets a new UUID."""
+
+OwnExecutors = Collection[str | None]
+"""The names by which a task instance says that it belongs to this executor; None is "the default one"."""
+
+_TASK_COLUMNS = (
+    TaskInstance.id,
+    TaskInstance.state,
+    TaskInstance.external_executor_id,
+    TaskInstance.last_heartbeat_at,
+    TaskInstance.executor,
+    TaskInstance.dag_id,
+    TaskInstance.run_id,
+    TaskInstance.task_id,
+    TaskInstance.map_index,
+)
+
+
+def place_of(launch: Launch) -> Place:
+    """Return where the task of a launch stands."""
+    return (launch.dag_id, launch.run_id, launch.task_id, launch.map_index)
+
+
+def lock_task_instance(connection: Connection, task_instance_id: UUID) -> Subject | None:
+    """Lock and read one task instance, or return None.
+
+    :param connection: the caller's transaction
+    :param task_instance_id: its UUID
+    """
+    statement = _tasks().where(TaskInstance.id == task_instance_id).with_for_update()
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else _task(row, None)
+
+
+def task_instances_at(
+    connection: Connection, launches: Iterable[Launch], own: OwnExecutors | None = None
+) -> dict[Place, Subject]:
+    """Read, in one statement and without locks, the task instances that stand where ``launches`` belong.
+
+    :param connection: the caller's transaction
+    :param launches: launches of tasks; others are ignored
+    :param own: the names of this executor; None to take every task instance as ours
+    """
+    tasks = [launch for launch in launches if launch.kind is LaunchKind.TASK]
+    criterion = at_the_place_of(tasks)
+    if criterion is None:
+        return {}
+    rows = connection.execute(_tasks().where(criterion))
+    return {(row.dag_id, row.run_id, row.task_id, row.map_index): _task(row, own) for row in rows}
+
+
+def lock_callback(connection: Connection, callback_id: UUID) -> Subject | None:
+    """Lock and read one callback, or return None.
+
+    :param connection: the caller's transaction
+    :param callback_id: its UUID
+    """
+    statement = select(Callback.id, Callback.state).where(Callback.id == callback_id).with_for_update()
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else Subject(id=str(row.id), state=_lower(row.state))
+
+
+def callbacks(connection: Connection, callback_ids: Collection[str]) -> dict[str, Subject]:
+    """Read callbacks by UUID, in one statement and without locks.
+
+    :param connection: the caller's transaction
+    :param callback_ids: their UUIDs
+    """
+    if not callback_ids:
+        return {}
+    statement = select(Callback.id, Callback.state).where(Callback.id.in_([UUID(i) for i in callback_ids]))
+    return {
+        str(row.id): Subject(id=str(row.id), state=_lower(row.state)) for row in connection.execute(statement)
+    }
+
+
+def subjects_of(
+    connection: Connection, launches: Collection[Launch], own: OwnExecutors | None = None
+) -> dict[str, Subject]:
+    """Read the subjects of launches, two statements at most; the result is keyed by token.
+
+    :param connection: the caller's transaction
+    :param launches: launches of tasks and callbacks
+    :param own: see ``task_instances_at``
+    """
+    tasks = task_instances_at(connection, launches, own)
+    ids = {launch.subject_id for launch in launches if launch.kind is LaunchKind.CALLBACK}
+    found_callbacks = callbacks(connection, ids)
+    found: dict[str, Subject] = {}
+    for launch in launches:
+        if launch.kind is LaunchKind.CALLBACK:
+            subject = found_callbacks.get(launch.subject_id)
+        else:
+            subject = tasks.get(place_of(launch))
+        if subject is not None:
+            found[launch.token] = subject
+    return found
+
+
+def _tasks() -> Select[*tuple[Any, ...]]:
+    return select(*_TASK_COLUMNS)
+
+
+def _task(row: Row[Any], own: OwnExecutors | None) -> Subject:
+    return Subject(
+        id=str(row.id),
+        state=_lower(row.state),
+        token=row.external_executor_id,
+        heartbeat_at=row.last_heartbeat_at,
+        ours=own is None or row.executor in own,
+    )
+
+
+def _lower(state: str | None) -> str | None:
+    return None if state is None else str(getattr(state, "value", state)).lower()
