@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands and their arguments, as Airflow's command line asks for them.
+
+Airflow imports this on every command, so what a command needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from airflow.cli.cli_config import (
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+    ActionCommand,
+    Arg,
+    CLICommand,
+    GroupCommand,
+    lazy_load_command,
+    positive_int,
+)
+
+from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
+
+DEFAULT_LIMIT = 50
+
+
+def parse_states(text: str) -> list[LaunchState]:
+    """Read a comma list of launch states.
+
+    :raises argparse.ArgumentTypeError: names the unknown state and the allowed ones
+    """
+    states = []
+    for name in (part.strip().lower() for part in text.split(",")):
+        try:
+            states.append(LaunchState(name))
+        except ValueError as exc:
+            allowed = ", ".join(LaunchState)
+            raise argparse.ArgumentTypeError(f"unknown state {name!r}; the states are: {allowed}") from exc
+    return states
+
+
+ARG_STATE = Arg(
+    ("--state",),
+    help="Only launches in this state; a comma list, or given more than once, for several",
+    type=parse_states,
+    action="append",
+    metavar="STATE",
+)
+ARG_OPEN = Arg(("--open",), help="Only launches that may still run or are running", action="store_true")
+ARG_DAG_ID = Arg(("--dag-id",), help="Only launches of this DAG")
+ARG_TASK_ID = Arg(("--task-id",), help="Only launches of this task")
+ARG_RUN_ID = Arg(("--run-id",), help="Only launches of this DAG run")
+ARG_KIND = Arg(("--kind",), help="Only launches of this kind", choices=[kind.value for kind in LaunchKind])
+ARG_BACKEND = Arg(
+    ("--backend",), help="Only launches on this backend", choices=[name.value for name in BackendName]
+)
+ARG_LIMIT = Arg(
+    ("--limit",),
+    help=f"How many launches to show at most, newest first (default: {DEFAULT_LIMIT})",
+    type=positive_int(allow_zero=False),
+    default=DEFAULT_LIMIT,
+)
+
+LAUNCHES_COMMANDS = (
+    ActionCommand(
+        name="list",
+        help="List launches, newest first",
+        func=lazy_load_command("dispatcher.cli.launches.launches_list"),
+        args=(
+            ARG_STATE,
+            ARG_OPEN,
+            ARG_DAG_ID,
+            ARG_TASK_ID,
+            ARG_RUN_ID,
+            ARG_KIND,
+            ARG_BACKEND,
+            ARG_LIMIT,
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
+    ),
+)
+
+
+def get_dispatcher_cli_commands() -> list[CLICommand]:
+    """Return the group ``airflow dispatcher``."""
+    return [
+        GroupCommand(
+            name="dispatcher",
+            help="Look into the hybrid dispatcher",
+            subcommands=(
+                GroupCommand(name="launches", help="Look at the launches", subcommands=LAUNCHES_COMMANDS),
+            ),
+        )
+    ]
