@@ -20,22 +20,26 @@ from workers.stock import run_as_stock
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecuteCallback
 
+    from workers.callback_api import ReportRetries
     from workers.execution import Execution
 
 log = logging.getLogger(__name__)
 
 
-def run_callback(workload: ExecuteCallback, execution: Execution, server: str) -> Outcome:
+def run_callback(
+    workload: ExecuteCallback, execution: Execution, server: str, retries: ReportRetries | None = None
+) -> Outcome:
     """Run a callback of ours to its end; the result is reported before this returns (rule 12).
 
     :param workload: what the executor sent
     :param execution: this execution of its launch
     :param server: URL of the execution API
+    :param retries: how the report is repeated; None means the defaults of ``ReportRetries``
     :raises FenceMissingError: the API server has no endpoint to claim at, and the fence is required
     :raises ReportNotDeliveredError: the callback ran, but its result could not be delivered
     :raises Exception: what stopped the callback from being run; it is reported as the callback's failure too
     """
-    api = CallbackApi(server, workload.token, execution)
+    api = CallbackApi(server, workload.token, execution, retries)
     try:
         execution_token = api.claim()
     except CallbackRefusedError as exc:

@@ -38,7 +38,7 @@ def install_guard(instance: Any, **_: Any) -> None:
     app = instance.app
     if TASK_NAME in app.tasks:
         app.tasks.unregister(TASK_NAME)
-    app.task(name=TASK_NAME, track_started=False)(execute_workload)
+    app.task(name=TASK_NAME, track_started=False, shared=False)(execute_workload)
 
 
 def execute_workload(payload: str) -> None:

@@ -16,6 +16,7 @@ from airflow.executors.workloads import ExecuteCallback, ExecuteTask
 from airflow.sdk.api.client import ServerResponseError
 from airflow.sdk.exceptions import TaskAlreadyRunningError
 
+from workers import metrics
 from workers.api import open_client, refusal_reason
 from workers.execution import execution_of_callback, execution_of_task
 from workers.outcomes import (
@@ -51,14 +52,14 @@ def run_workload(
     :raises Exception: whatever Airflow's supervisor raises when the workload cannot be run
     """
     if isinstance(workload, ExecuteTask) and (execution := execution_of_task(workload)):
-        _set_process_title(workload)
+        _prepare_process(workload)
         return run_task(
             workload, execution, server or get_execution_api_server_url(), subprocess_logs_to_stdout
         )
     if isinstance(workload, ExecuteCallback) and (execution := execution_of_callback(workload)):
         from workers.callback_guard import run_callback
 
-        _set_process_title(workload)
+        _prepare_process(workload)
         return run_callback(workload, execution, server or get_execution_api_server_url())
     return run_as_stock(workload, server, subprocess_logs_to_stdout)
 
@@ -105,10 +106,10 @@ def _outcome(execution: Execution, calls: TaskCalls, exit_code: int) -> Outcome:
     )
 
 
-def _set_process_title(workload: ExecuteTask | ExecuteCallback) -> None:
+def _prepare_process(workload: ExecuteTask | ExecuteCallback) -> None:
+    metrics.initialize()
     # setproctitle crashes some macOS versions, and Airflow leaves it out there too.
-    if sys.platform == "darwin":
-        return
-    from setproctitle import setproctitle
+    if sys.platform != "darwin":
+        from setproctitle import setproctitle
 
-    setproctitle(f"airflow supervisor: {workload.display_name}")
+        setproctitle(f"airflow supervisor: {workload.display_name}")

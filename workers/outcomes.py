@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the guarded run of a workload ended, and what is said and counted about it.
-
-Airflow's counters are used, so they go wherever ``[metrics]`` sends the others:
-
-* ``dispatcher.launch.refused``, tags ``kind`` and ``reason``: a claim was refused, nothing was run;
-* ``dispatcher.launch.stopped``, tags ``kind`` and ``reason``: told to stop after the claim.
-"""
+"""How the guarded run of a workload ended, and what is said and counted about it."""
 
 from __future__ import annotations
 
@@ -13,13 +7,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from workers import metrics
+
 if TYPE_CHECKING:
     from workers.execution import Execution
 
 log = logging.getLogger(__name__)
-
-REFUSED_COUNTER = "dispatcher.launch.refused"
-STOPPED_COUNTER = "dispatcher.launch.stopped"
 
 ALREADY_RUNNING = "already_running"
 """Reason of a duplicate that Airflow itself recognised: the task instance is RUNNING."""
@@ -80,30 +73,17 @@ class InvalidWorkloadError(WorkerError):
 def refused(execution: Execution, reason: str) -> Refused:
     """Log and count a refused claim, and return it as the outcome (rule 12)."""
     log.warning("%s was refused at the claim (%s); nothing was run.", _start(execution), reason)
-    _count(REFUSED_COUNTER, execution, reason)
+    metrics.count(metrics.REFUSED, kind=execution.kind, reason=reason)
     return Refused(reason)
 
 
 def stopped(execution: Execution, reason: str) -> Stopped:
     """Log and count a stop after the claim, and return it as the outcome (rule 12)."""
     log.warning("%s was stopped by the API server (%s).", _start(execution), reason)
-    _count(STOPPED_COUNTER, execution, reason)
+    metrics.count(metrics.STOPPED, kind=execution.kind, reason=reason)
     return Stopped(reason)
 
 
 def _start(execution: Execution) -> str:
     text = str(execution)
     return text[0].upper() + text[1:]
-
-
-def _count(counter: str, execution: Execution, reason: str) -> None:
-    from airflow.sdk.configuration import conf
-    from airflow.sdk.observability import stats
-    from airflow.sdk.observability.metrics import stats_utils
-
-    # Supervisors have no metrics client of their own; only the task process sets one up.
-    stats.initialize(
-        factory=stats_utils.get_stats_factory(),
-        export_legacy_names=conf.getboolean("metrics", "legacy_names_on"),
-    )
-    stats.incr(counter, tags={"kind": execution.kind, "reason": reason})

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which workloads are launches of ours, and what an execution presents."""
+
+from __future__ import annotations
+
+import jwt
+import pytest
+
+from tests.support.workloads import make_callback_workload, make_task_workload, unsigned_token
+from workers.execution import execution_of_callback, execution_of_task, read_launch_token
+
+TOKEN = "7d0f6b0e-5d3c-4c8a-9d5e-0a4b7d0c1f2e"
+
+
+def test_the_claim_is_read_without_the_key():
+    assert read_launch_token(unsigned_token("subject", TOKEN)) == TOKEN
+
+
+def test_an_expired_token_is_read_too():
+    """The server judges it; the worker must present it to be told."""
+    expired = jwt.encode({"launch_token": TOKEN, "exp": 1, "aud": "elsewhere"}, "k" * 64, algorithm="HS512")
+
+    assert read_launch_token(expired) == TOKEN
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "no jwt",
+        "a.b.c",
+        unsigned_token("subject", None),
+        jwt.encode({"launch_token": 5}, "k" * 64, algorithm="HS512"),
+    ],
+)
+def test_anything_else_is_no_launch_of_ours(token):
+    assert read_launch_token(token) is None
+
+
+def test_a_workload_of_a_stock_executor_has_no_execution():
+    assert execution_of_task(make_task_workload()) is None
+    assert execution_of_callback(make_callback_workload("os.getpid")) is None
+
+
+def test_an_execution_presents_the_token_and_a_nonce_of_its_own():
+    workload = make_task_workload(launch_token=TOKEN)
+
+    first, second = execution_of_task(workload), execution_of_task(workload)
+
+    assert set(first.headers) == {"Airflow-Launch-Token", "Airflow-Launch-Claimant"}
+    assert first.headers["Airflow-Launch-Token"] == TOKEN
+    assert first.headers["Airflow-Launch-Claimant"] != second.headers["Airflow-Launch-Claimant"]
+
+
+def test_an_execution_names_its_subject():
+    task = make_task_workload(launch_token=TOKEN)
+    callback = make_callback_workload("os.getpid", TOKEN)
+
+    assert str(execution_of_task(task)) == f"launch {TOKEN} of task {task.ti.id}"
+    assert str(execution_of_callback(callback)) == f"launch {TOKEN} of callback {callback.callback.id}"
