@@ -29,8 +29,9 @@ def get_provider_info() -> dict[str, Any]:
             "dispatcher": {
                 "description": (
                     "These settings apply where ``dispatcher.executor.HybridExecutor`` is an executor of\n"
-                    "``[core] executor``. Broker, result back end and worker options are those of ``[celery]``;\n"
-                    "cluster, namespace, images and pod templates are those of ``[kubernetes_executor]``.\n"
+                    "``[core] executor``. Broker, result back end and worker options are those of\n"
+                    "``[celery]``; cluster, namespace, images and pod templates are those of\n"
+                    "``[kubernetes_executor]``.\n"
                 ),
                 "options": {**_routing_options(), **_launch_options()},
             }
@@ -54,7 +55,7 @@ def _routing_options() -> dict[str, dict[str, Any]]:
             default="celery",
         ),
         "routes": _option(
-            "Routing rules as a JSON list; the first that matches wins, and the built-in rules come after them.\n"
+            "Routing rules as a JSON list; the first that matches wins, the built-in rules come last.\n"
             'A rule is ``{"match": {...}, "backend": "celery" or "kubernetes", "queue": "..."}``; without\n'
             "``queue`` the workload keeps its own. Conditions: ``kind`` (``task``, ``callback`` or\n"
             "``test_connection``); ``queue``, ``dag_id``, ``task_id``, ``run_id``, ``pool``, ``team`` and\n"
@@ -72,10 +73,10 @@ def _routing_options() -> dict[str, dict[str, Any]]:
 def _launch_options() -> dict[str, dict[str, Any]]:
     return {
         "fence": _option(
-            "What the fence does with a call that brings no launch token. ``presented``: it is judged by the\n"
-            "state of the task instance alone, as a rolling upgrade needs it. ``required``: a launch that is\n"
-            "open and not claimed is started with its token only, and a launch that a guarded worker claimed\n"
-            "takes later calls with its token only.\n",
+            "What the fence does with a call that brings no launch token. ``presented``: it is judged by\n"
+            "the state of the task instance alone, as a rolling upgrade needs it. ``required``: a launch\n"
+            "that is open and not claimed is started with its token only, and a launch that a guarded\n"
+            "worker claimed takes later calls with its token only.\n",
             default="presented",
         ),
         "workload_token_ttl": _option(
@@ -90,9 +91,9 @@ def _launch_options() -> dict[str, dict[str, Any]]:
             default="32",
         ),
         "workload_delivery": _option(
-            "How a pod gets its workload. ``args``: in its arguments, as with the stock executor. ``secret``:\n"
-            "in a Secret that the pod owns, so that who may read pods learns no token; needs the right to\n"
-            "create Secrets.\n",
+            "How a pod gets its workload. ``args``: in its arguments, as with the stock executor.\n"
+            "``secret``: in a Secret that the pod owns, so that who may read pods learns no token; needs\n"
+            "the right to create Secrets.\n",
             default="args",
         ),
         "launch_retention_days": _option(
