@@ -9,6 +9,7 @@ rows by token.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -104,14 +105,31 @@ def unsettled_of_owner(connection: Connection, owner: str) -> list[Launch]:
     )
 
 
-def recent(connection: Connection, *, limit: int, where: Sequence[ColumnElement[bool]] = ()) -> list[Launch]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which launches a person wants to see; what is None does not matter."""
+
+    states: Collection[LaunchState] | None = None
+    kind: LaunchKind | None = None
+    backend: BackendName | None = None
+    dag_id: str | None = None
+    task_id: str | None = None
+    run_id: str | None = None
+
+
+def recent(connection: Connection, *, limit: int, selection: Selection = Selection()) -> list[Launch]:
     """Read the newest launches, newest first; for people and their tools.
 
     :param connection: the caller's transaction
     :param limit: how many at most
-    :param where: further criteria on ``LaunchRow``
+    :param selection: which ones
     """
-    statement = select(*_COLUMNS).where(*where).order_by(LaunchRow.sequence.desc()).limit(limit)
+    statement = select(*_COLUMNS).order_by(LaunchRow.sequence.desc()).limit(limit)
+    if selection.states is not None:
+        statement = statement.where(LaunchRow.state.in_(_values(selection.states)))
+    for key in ("kind", "backend", "dag_id", "task_id", "run_id"):
+        if (wanted := getattr(selection, key)) is not None:
+            statement = statement.where(getattr(LaunchRow, key) == str(wanted))
     return [_launch(row) for row in connection.execute(statement)]
 
 
