@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+# What to run on a checkout. Needs make and Python 3.11, 3.12 or 3.13; everything else goes into .venv.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+AIRFLOW ?= 3.3
+LOCK := requirements-$(AIRFLOW).txt
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed-$(AIRFLOW)
+
+# What each lock pins of Airflow; the rest is resolved.
+PINS_3.3 := apache-airflow==3.3.2 apache-airflow-core==3.3.2 apache-airflow-task-sdk==1.3.2
+PINS_3.4 := apache-airflow==3.4.0b2 apache-airflow-core==3.4.0b2 apache-airflow-task-sdk==1.4.0b2
+
+SUITES := $(wildcard tests/unit tests/contract tests/integration)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: $(STAMP) ## Run unit, contract and integration tests; tests without their service are skipped by name
+	$(PYTEST) $(SUITES)
+
+.PHONY: integration
+integration: $(STAMP) ## Run the integration tests alone
+	$(PYTEST) tests/integration
+
+.PHONY: e2e
+e2e: $(STAMP) ## Run the end-to-end tests: PostgreSQL, Redis and a cluster with a node
+	$(PYTEST) tests/e2e
+
+.PHONY: lint
+lint: $(STAMP) ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: types
+types: $(STAMP) ## Check types
+	$(BIN)/mypy
+
+.PHONY: imports
+imports: $(STAMP) ## Check the direction of imports
+	$(BIN)/lint-imports
+
+.PHONY: demo
+demo: $(STAMP) ## Run the tour on this machine: Airflow, broker, cluster, worker, and stale launches refused
+	$(BIN)/python -m dispatcher.local.demo
+
+.PHONY: up
+up: $(STAMP) ## Leave the demo's Airflow running, with its UI, until Ctrl-C
+	$(BIN)/python -m dispatcher.local.up
+
+.PHONY: lock
+lock: $(STAMP) requirements-3.3.txt.lock requirements-3.4.txt.lock ## Remake the pinned requirements; UPGRADE=--upgrade takes newer versions
+
+.PHONY: requirements-%.txt.lock
+requirements-%.txt.lock:
+	printf '%s\n' $(PINS_$*) | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+	    --no-annotate --no-emit-index-url --custom-compile-command 'make lock' $(UPGRADE) \
+	    --all-extras -o requirements-$*.txt pyproject.toml -
+
+.PHONY: clean
+clean: ## Remove the environment, caches and build results
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find dispatcher workers tests -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: venv
+venv: $(STAMP)
+
+# The pinned uv installs the lock in seconds; pip is there for where uv cannot reach the package index.
+# Candidates are run, not just looked up: a shim on PATH may stand for a version that is not selected.
+$(STAMP): $(LOCK) pyproject.toml
+	@set -e; \
+	if ! [ -x $(BIN)/python ]; then \
+	    for candidate in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
+	        if $$candidate -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
+	            2>/dev/null; then found=$$candidate; break; fi; \
+	    done; \
+	    if [ -z "$$found" ]; then \
+	        echo "error: no Python 3.11, 3.12 or 3.13 with the venv module was found; install one," >&2; \
+	        echo "       or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; \
+	    fi; \
+	    echo "making $(VENV) with $$($$found --version)"; \
+	    $$found -m venv $(VENV); \
+	fi
+	$(PIP) "$$(grep '^uv==' $(LOCK))"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r $(LOCK) || $(PIP) -r $(LOCK)
+	$(PIP) --no-deps --no-build-isolation -e .
+	@rm -f $(VENV)/installed-*; touch $@
