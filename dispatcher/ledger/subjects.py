@@ -135,3 +135,8 @@ def _task(row: Row[Any], own: OwnExecutors | None) -> Subject:
 
 def _lower(state: str | None) -> str | None:
     return None if state is None else str(getattr(state, "value", state)).lower()
+
+
+def uuid_of(launch: Launch) -> UUID:
+    """Return the UUID of the subject of a launch."""
+    return UUID(launch.subject_id)

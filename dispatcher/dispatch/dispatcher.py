@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dispatcher: ties issuing, submitting, observing and reporting together for one executor instance."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow.models.callback import CallbackKey
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from dispatcher.backends.base import Artefact, Backend, Observation, Rejected, Sent, Submission
+from dispatcher.compat import task_key
+from dispatcher.dispatch.flights import Flight, FlightTable, artefact_of
+from dispatcher.dispatch.issue import Issuer
+from dispatcher.dispatch.observe import Ended, Observer
+from dispatcher.dispatch.reports import Event, Report, ReportTable, ending_of
+from dispatcher.dispatch.signing import Signer
+from dispatcher.dispatch.submit import Submitted, Submitter
+from dispatcher.dispatch.sweep import Sweeper, Swept
+from dispatcher.domain.launch import Launch
+from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState, sources
+from dispatcher.domain.protocol import Ending
+from dispatcher.domain.routing import Router
+from dispatcher.domain.workload import WorkloadKind, WorkloadView
+from dispatcher.ledger import store
+from dispatcher.ledger.subjects import OwnExecutors
+from dispatcher.recovery import rebuild_workloads
+
+log = logging.getLogger(__name__)
+
+SWEEP_INTERVAL = 5.0
+"""Seconds between two sweeps."""
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """What the executor has to do to Airflow's slots after a step.
+
+    :param running: keys that are in a backend now
+    :param queued: workloads that are to be sent, by key
+    :param freed: keys that occupy no slot any more
+    """
+
+    running: set[Any] = field(default_factory=set)
+    queued: dict[Any, Any] = field(default_factory=dict)
+    freed: set[Any] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What one heartbeat read and wrote in its transaction.
+
+    :param told: ends that the scheduler asked for, written
+    :param ended: ends that the backends showed, written
+    :param stray: artefacts that ended and that no open launch waits for
+    """
+
+    told: Mapping[str, Event]
+    ended: list[Ended]
+    stray: set[str]
+    swept: Swept | None = None
+    workloads: Mapping[str, Any] = field(default_factory=dict)
+    unsettled: list[Launch] = field(default_factory=list)
+
+
+class Dispatcher:
+    """Everything that one executor instance does with launches.
+
+    :param owner: job id of this scheduler
+    :param backends: by name
+    :param router: chooses routes
+    :param signer: signs workloads at the send
+    :param own: the names of this executor; None takes every task instance as ours
+    :param team: the team of this executor
+    :param ids_may_be_stale: see ``Issuer``
+    :param unfenced_callbacks: see ``Observer``
+    :param heartbeat_timeout: seconds that a running task's heartbeat may stand still
+    :param session: makes a session of our own, which it commits and closes (rule 16)
+    :param clock: monotonic seconds
+    :param utcnow: the present
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        *,
+        owner: str,
+        backends: Mapping[BackendName, Backend],
+        router: Router,
+        signer: Signer,
+        own: OwnExecutors | None,
+        team: str | None,
+        ids_may_be_stale: bool,
+        unfenced_callbacks: bool,
+        heartbeat_timeout: float,
+        session: Callable[[], Any],
+        clock: Callable[[], float],
+        utcnow: Callable[[], datetime],
+    ) -> None:
+        self._owner = owner
+        self._backends = backends
+        self._router = router
+        self._signer = signer
+        self._team = team
+        self._session = session
+        self._clock = clock
+        self._utcnow = utcnow
+        self._heartbeat_timeout = heartbeat_timeout
+        self._table = FlightTable()
+        self._reports = ReportTable(own, heartbeat_timeout)
+        self._issuer = Issuer(router=router, owner=owner, team=team, ids_may_be_stale=ids_may_be_stale)
+        self._submitter = Submitter(
+            backends=backends, signer=signer, owner=owner, session=session, clock=clock, utcnow=utcnow
+        )
+        self._observer = Observer(reports=self._reports, own=own, unfenced_callbacks=unfenced_callbacks)
+        self._sweeper = Sweeper(owner=owner, clock=clock)
+        self._next_sweep = 0.0
+        self._connection_tests: dict[str, tuple[Any, BackendName]] = {}
+        self._told: dict[str, Event] = {}
+
+    # Issuing
+
+    def issue(self, workload: Any, session: Session) -> None:
+        """Issue a launch in the scheduler's transaction.
+
+        :param workload: a task or a callback
+        :param session: the scheduler's session
+        """
+        launch = self._issuer.issue(workload, session, self._utcnow())
+        self._table.add(Flight(launch=launch, key=workload.key, workload=workload))
+
+    # Submitting
+
+    def submit(self, keys: Collection[Any]) -> Heartbeat:
+        """Send the launches of ``keys`` that may be sent.
+
+        :param keys: Airflow's keys of queued tasks and callbacks
+        """
+        flights = [flight for key in keys if (flight := self._table.current(key)) and flight.workload]
+        outcome = self._submitter.submit(flights)
+        step = Heartbeat(freed={key for key in keys if self._table.current(key) is None})
+        for flight in flights:
+            if flight.token in outcome.sent:
+                step.running.add(flight.key)
+            elif flight.token in outcome.gone:
+                self._free(flight.token, step)
+        self._forget_superseded(outcome, step)
+        return step
+
+    def _forget_superseded(self, outcome: Submitted, step: Heartbeat) -> None:
+        for launch in outcome.superseded:
+            self._free(launch.token, step)
+
+    def submit_connection_tests(self, tests: Sequence[Any]) -> Heartbeat:
+        """Send connection tests, once each: whatever happens to the send, it is not repeated.
+
+        :param tests: Airflow's workloads
+        """
+        step = Heartbeat()
+        for test in tests:
+            view = WorkloadView(kind=WorkloadKind.TEST_CONNECTION, queue=test.queue, team=self._team)
+            route = self._router.route(view)
+            signed = self._signer.sign(test, None)
+            token = str(test.connection_test_id)
+            submission = Submission(
+                token=token,
+                kind=WorkloadKind.TEST_CONNECTION,
+                queue=route.queue,
+                payload=signed.model_dump_json(),
+                workload=signed,
+            )
+            result = self._backends[route.backend].submit([submission])[token]
+            if isinstance(result, Sent):
+                self._connection_tests[token] = (test.key, route.backend)
+                step.running.add(test.key)
+                continue
+            level = logging.ERROR if isinstance(result, Rejected) else logging.WARNING
+            log.log(level, "Connection test %s was not sent and will time out: %s", token, result.reason)
+            step.freed.add(test.key)
+        return step
+
+    # Observing
+
+    def sync(self) -> Heartbeat:
+        """Observe the backends, write what ended, settle what Airflow has heard, sweep now and then.
+
+        Memory changes only after the commit, so that a database error leaves everything for the next time.
+        """
+        step = Heartbeat()
+        observed = {name: list(backend.observe()) for name, backend in self._backends.items()}
+        done = self._end_connection_tests(observed, step)
+        try:
+            with self._session() as session:
+                facts = self._facts(session, observed)
+            settled = self._settle()
+        except DBAPIError as exc:
+            log.warning("Nothing is observed in this heartbeat: the database failed (%s)", type(exc).__name__)
+            return step
+        self._apply(facts, step)
+        stray = done | {token for token in facts.stray if token not in self._reports}
+        self._remove(settled, stray, observed)
+        return step
+
+    def _end_connection_tests(
+        self, observed: Mapping[BackendName, list[Observation]], step: Heartbeat
+    ) -> set[str]:
+        # They have no launch: their end frees the slot, and the API has the result.
+        done: set[str] = set()
+        for endings in observed.values():
+            for ending in endings:
+                test = self._connection_tests.pop(ending.token, None)
+                if test is not None:
+                    step.freed.add(test[0])
+                    done.add(ending.token)
+        return done
+
+    def _facts(self, session: Session, observed: Mapping[BackendName, list[Observation]]) -> _Facts:
+        connection = session.connection()
+        now = self._utcnow()
+        told = dict(self._told)
+        self._write_told(connection, told, now)
+        ended, stray = self._observer.end(
+            connection, [one for some in observed.values() for one in some], now
+        )
+        facts = _Facts(told=told, ended=ended, stray=stray)
+        if self._clock() >= self._next_sweep:
+            facts.swept = self._sweeper.sweep(connection, self._table, now)
+            unclaimed = [launch for launch in facts.swept.unknown if launch.unclaimed]
+            facts.workloads = rebuild_workloads(session, unclaimed)
+        facts.unsettled = store.unsettled_of_owner(connection, self._owner)
+        return facts
+
+    def _apply(self, facts: _Facts, step: Heartbeat) -> None:
+        for token in facts.told:
+            self._told.pop(token, None)
+        for one in facts.ended:
+            self._reports.add(Report(one.launch, self._key_of(one.launch), one.ending))
+            self._free(one.launch.token, step)
+        if facts.swept is not None:
+            self._next_sweep = self._clock() + SWEEP_INTERVAL
+            for token in facts.swept.forget:
+                self._free(token, step)
+            self._take_up(facts.swept.unknown, facts.workloads, step)
+        self._take_up_unsettled(facts, step)
+
+    def _take_up_unsettled(self, facts: _Facts, step: Heartbeat) -> None:
+        self._reports.refresh({launch.token: launch for launch in facts.unsettled})
+        for launch in facts.unsettled:
+            key = self._key_of(launch)
+            self._free(launch.token, step)
+            if launch.token in self._reports or self._is_winding_down(launch, facts.stray):
+                continue
+            self._reports.add(Report(launch, key, ending_of(launch)))
+
+    def _is_winding_down(self, launch: Launch, ended_artefacts: set[str]) -> bool:
+        """Whether a superseded claimant may still be finishing: it deferred, say, and uploads its log."""
+        if launch.state is not LaunchState.SUPERSEDED or not launch.was_claimed or launch.ended_at is None:
+            return False
+        if launch.token in ended_artefacts:
+            return False
+        return (self._utcnow() - launch.ended_at).total_seconds() < self._heartbeat_timeout
+
+    def _take_up(self, launches: Sequence[Launch], workloads: Mapping[str, Any], step: Heartbeat) -> None:
+        watch: dict[BackendName, list[Artefact]] = {name: [] for name in self._backends}
+        for launch in launches:
+            key = self._key_of(launch)
+            workload = workloads.get(launch.token)
+            self._table.add(Flight(launch=launch, key=key, workload=workload))
+            if workload is not None:
+                step.queued[key] = workload
+            else:
+                step.running.add(key)
+            if launch.state is not LaunchState.ISSUED:
+                watch[launch.backend].append(artefact_of(launch))
+        for name, artefacts in watch.items():
+            if artefacts:
+                self._backends[name].watch(artefacts)
+
+    # Reporting
+
+    def events(self) -> dict[Any, Event]:
+        """Return the events that Airflow has to hear now; called when it drains the event buffer."""
+        try:
+            with self._session() as session:
+                return self._reports.due(session.connection(), self._utcnow())
+        except DBAPIError as exc:
+            log.warning("No event is reported in this loop: the database failed (%s)", type(exc).__name__)
+            return {}
+
+    def told(self, key: Any, state: Any, info: Any) -> bool:
+        """Take up what the scheduler itself says of a task: a heartbeat that timed out, for instance.
+
+        It frees the slot at once; what is reported obeys rule 13.
+
+        :param key: Airflow's key
+        :param state: the state the scheduler wants
+        :param info: its reason
+        :returns: False if there is no launch of ours for ``key``: the event passes through
+        """
+        flight = self._table.current(key)
+        if flight is None:
+            return False
+        self._told[flight.token] = (state, info)
+        self._reports.add(Report(flight.launch, key, _told_ending(info)))
+        self._table.forget(flight.token)
+        return True
+
+    def _write_told(self, connection: Connection, told: Mapping[str, Event], now: datetime) -> None:
+        launches = store.by_tokens(connection, told)
+        for token, launch in launches.items():
+            event = LaunchEvent.END_FAILED
+            if launch.state not in sources(event, launch.kind):
+                event = LaunchEvent.DROP
+            store.record(
+                connection,
+                event,
+                (token,),
+                now=now,
+                kind=launch.kind,
+                owner=self._owner,
+                reason=_told_ending(told[token][1]).reason,
+            )
+
+    # Settling
+
+    def _settle(self) -> list[Launch]:
+        settleable = self._reports.settleable()
+        if not settleable:
+            return []
+        with self._session() as session:
+            store.settle(session.connection(), settleable, now=self._utcnow())
+        for token in settleable:
+            self._reports.settled(token)
+        return list(settleable.values())
+
+    def _remove(
+        self,
+        settled: Sequence[Launch],
+        stray: set[str],
+        observed: Mapping[BackendName, list[Observation]],
+    ) -> None:
+        for name, backend in self._backends.items():
+            mine = [launch for launch in settled if launch.backend is name and launch.submitted_at]
+            stop = [artefact_of(launch) for launch in mine if _may_still_run(launch)]
+            if stop:
+                backend.revoke(stop)
+            strays = [Artefact(one.token, WorkloadKind.TASK) for one in observed[name] if one.token in stray]
+            remove = [artefact_of(launch) for launch in mine] + strays
+            if remove:
+                backend.remove(remove)
+
+    # Revoking
+
+    def revoked(self, token: str) -> None:
+        """Forget a launch that the scheduler revoked; its artefact goes after the commit (rule 17)."""
+        self._table.forget(token)
+
+    def sweep_soon(self) -> None:
+        """Let the next heartbeat sweep: launches were taken over."""
+        self._next_sweep = 0.0
+
+    def stop(self) -> None:
+        """End the backends' threads and connections; launches stay for the next scheduler."""
+        for backend in self._backends.values():
+            backend.stop()
+
+    def in_flight(self) -> list[Flight]:
+        """Return all flights, for dumps."""
+        return list(self._table)
+
+    def _free(self, token: str, step: Heartbeat) -> None:
+        flight = self._table.forget(token)
+        if flight is not None and self._table.current(flight.key) is None:
+            step.freed.add(flight.key)
+            step.running.discard(flight.key)
+
+    def _key_of(self, launch: Launch) -> Any:
+        flight = self._table.get(launch.token)
+        if flight is not None:
+            return flight.key
+        if launch.kind is LaunchKind.CALLBACK:
+            return CallbackKey(id=launch.subject_id)
+        return task_key(launch)
+
+
+def _told_ending(info: Any) -> Ending:
+    return Ending(
+        ok=False, proven=True, reason=f"ended by the scheduler: {info}" if info else "ended by the scheduler"
+    )
+
+
+def _may_still_run(launch: Launch) -> bool:
+    return launch.state in (LaunchState.REVOKED, LaunchState.DROPPED, LaunchState.SUPERSEDED) or (
+        launch.state is LaunchState.FAILED and (launch.end_reason or "").startswith("ended by the scheduler")
+    )

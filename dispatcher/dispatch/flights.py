@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The executor's memory of the launches it is busy with, keyed by token (rule 15).
+
+Memory only saves reads: the ledger is the truth, and everything here can be built from it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dispatcher.backends.base import Artefact
+from dispatcher.domain.launch import Launch
+from dispatcher.domain.workload import WorkloadKind
+
+
+@dataclass(slots=True)
+class Flight:
+    """One open launch in memory.
+
+    :param launch: the ledger row as last read or written
+    :param key: how the scheduler knows the subject
+    :param workload: what to send; None once it was sent, or when it was taken over after its claim
+    :param attempts: sends that did not succeed so far
+    :param not_before: when it may be sent again, on the dispatcher's monotonic clock (seconds)
+    :param left_at: when its subject was first seen to have left RUNNING without an ending, same clock
+    """
+
+    launch: Launch
+    key: Any
+    workload: Any = None
+    attempts: int = 0
+    not_before: float = 0.0
+    left_at: float | None = None
+
+    @property
+    def token(self) -> str:
+        """The launch token."""
+        return self.launch.token
+
+
+def artefact_of(launch: Launch) -> Artefact:
+    """Return what the backend needs to find the artefact of a launch."""
+    return Artefact(launch.token, WorkloadKind(launch.kind.value), launch.external_id)
+
+
+class FlightTable:
+    """All flights, and for each of Airflow's keys the token of its current launch."""
+
+    def __init__(self) -> None:
+        self._flights: dict[str, Flight] = {}
+        self._current: dict[Any, str] = {}
+
+    def add(self, flight: Flight) -> None:
+        """Remember a flight; it becomes the current one of its key."""
+        self._flights[flight.token] = flight
+        self._current[flight.key] = flight.token
+
+    def get(self, token: str) -> Flight | None:
+        """Return the flight of ``token``, if it is known."""
+        return self._flights.get(token)
+
+    def current(self, key: Any) -> Flight | None:
+        """Return the current flight of one of Airflow's keys, if there is one."""
+        token = self._current.get(key)
+        return None if token is None else self._flights.get(token)
+
+    def is_current(self, flight: Flight) -> bool:
+        """Whether ``flight`` is the current one of its key."""
+        return self._current.get(flight.key) == flight.token
+
+    def forget(self, token: str) -> Flight | None:
+        """Remove a flight and return it, if it was known."""
+        flight = self._flights.pop(token, None)
+        if flight is not None and self._current.get(flight.key) == token:
+            del self._current[flight.key]
+        return flight
+
+    def tokens(self) -> Collection[str]:
+        """Return the tokens of all flights."""
+        return set(self._flights)
+
+    def __iter__(self) -> Iterator[Flight]:
+        return iter(list(self._flights.values()))
+
+    def __len__(self) -> int:
+        return len(self._flights)

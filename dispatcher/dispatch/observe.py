@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observing: from what a backend shows of an artefact to the end of its launch in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from dispatcher.backends.base import Observation
+from dispatcher.dispatch.reports import ReportTable
+from dispatcher.domain.launch import Launch, Subject
+from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, target
+from dispatcher.domain.protocol import TASK_FINISHED, Ending, ReportVerdict
+from dispatcher.ledger import store, subjects
+from dispatcher.ledger.models import LaunchRow
+
+UNFENCED = "process:unfenced"
+"""The claimant of a callback that a worker without the guard ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A launch whose end was written.
+
+    :param launch: its ledger row, after the write
+    :param ending: how its artefact ended
+    """
+
+    launch: Launch
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observer:
+    """Writes the ends of launches as compare-and-sets on the state they were judged in.
+
+    :param reports: decides whether an end counts (rule 13)
+    :param own: the names of this executor
+    :param unfenced_callbacks: a Celery worker without the guard may run callbacks (``fence=presented``)
+    """
+
+    reports: ReportTable
+    own: subjects.OwnExecutors | None
+    unfenced_callbacks: bool
+
+    def end(
+        self, connection: Connection, observations: Collection[Observation], now: datetime
+    ) -> tuple[list[Ended], set[str]]:
+        """Judge and write what was observed.
+
+        :param connection: a transaction of our own
+        :param observations: endings, by artefact
+        :param now: the present
+        :returns: what ended, and the tokens of artefacts that no open launch waits for any more
+        """
+        seen = {observation.token: observation for observation in observations}
+        launches = store.by_tokens(connection, seen)
+        found = subjects.subjects_of(connection, list(launches.values()), self.own)
+        ended: list[Ended] = []
+        stray = set(seen) - set(launches)
+        for token, launch in launches.items():
+            if not launch.open:
+                stray.add(token)
+                continue
+            one = self._end_one(connection, launch, found.get(token), seen[token], now)
+            if one is not None:
+                ended.append(one)
+        return ended, stray
+
+    def _end_one(
+        self,
+        connection: Connection,
+        launch: Launch,
+        subject: Subject | None,
+        observation: Observation,
+        now: datetime,
+    ) -> Ended | None:
+        if self._ran_without_fence(launch, observation):
+            claimed = self._claim_unfenced(connection, launch, now)
+            if claimed is None:
+                return None
+            launch = claimed
+        ending = ending_from(launch, observation)
+        verdict = self.reports.judge(launch, subject, ending, now)
+        if verdict is ReportVerdict.WAIT:
+            return None
+        event = event_for(launch, subject, ending, observation, verdict)
+        hit = store.record(
+            connection,
+            event,
+            (launch.token,),
+            now=now,
+            kind=launch.kind,
+            reason=ending.reason,
+            where=(LaunchRow.state == launch.state.value,),
+        )
+        if not hit:
+            return None
+        after = replace(launch, state=target(event), ended_at=now, end_reason=ending.reason)
+        return Ended(after, ending)
+
+    def _ran_without_fence(self, launch: Launch, observation: Observation) -> bool:
+        return (
+            self.unfenced_callbacks
+            and launch.kind is LaunchKind.CALLBACK
+            and launch.backend is BackendName.CELERY
+            and launch.unclaimed
+            and observation.ok
+        )
+
+    def _claim_unfenced(self, connection: Connection, launch: Launch, now: datetime) -> Launch | None:
+        values: Mapping[str, Any] = {"claimant": UNFENCED}
+        hit = store.record(
+            connection,
+            LaunchEvent.CLAIM,
+            (launch.token,),
+            now=now,
+            kind=launch.kind,
+            where=(LaunchRow.state == launch.state.value,),
+            values=values,
+        )
+        if not hit:
+            return None
+        return replace(launch, state=target(LaunchEvent.CLAIM), claimant=UNFENCED, claimed_at=now)
+
+
+def ending_from(launch: Launch, observation: Observation) -> Ending:
+    """Return how the artefact of a launch ended, and whether it is the claimant's own (rule 13).
+
+    A callback's result is reported by the guard. If the artefact ended while the launch is still open, no
+    result was reported: what the backend shows alone never makes a success, unless a worker without the
+    guard ran it.
+    """
+    reason = observation.reason
+    if launch.kind is LaunchKind.CALLBACK:
+        ok = observation.ok and launch.claimant == UNFENCED
+        if not ok:
+            what = (
+                "ended without having been claimed"
+                if launch.unclaimed
+                else "ended without reporting a result"
+            )
+            reason = f"the callback's worker {what}" + (f": {reason}" if reason else "")
+        return Ending(ok=ok, proven=True, reason=None if ok else reason)
+    proven = (
+        observation.claimant is not None
+        and launch.claimant is not None
+        and launch.claimant.startswith(observation.claimant)
+    )
+    return Ending(ok=observation.ok, proven=proven, reason=reason)
+
+
+def event_for(
+    launch: Launch,
+    subject: Subject | None,
+    ending: Ending,
+    observation: Observation,
+    verdict: ReportVerdict,
+) -> LaunchEvent:
+    """Return the event that the end of an artefact is to its launch."""
+    if verdict is ReportVerdict.SETTLE and launch.unclaimed:
+        return _useless(subject, launch)
+    if observation.gone:
+        return LaunchEvent.LOSE
+    if ending.ok and launch.was_claimed:
+        return LaunchEvent.END_OK
+    if launch.submitted_at is None and launch.unclaimed:
+        return LaunchEvent.DROP
+    return LaunchEvent.END_FAILED
+
+
+def _useless(subject: Subject | None, launch: Launch) -> LaunchEvent:
+    if subject is None or subject.token != launch.token:
+        return LaunchEvent.SUPERSEDE
+    return LaunchEvent.DROP
+
+
+def left_running(launch: Launch, subject: Subject | None) -> bool:
+    """Whether the task of a claimed launch is no longer running under it."""
+    if subject is None or subject.token != launch.token:
+        return True
+    return subject.state not in ("running", "restarting")
+
+
+def event_after_leaving(launch: Launch, subject: Subject | None) -> tuple[LaunchEvent, str]:
+    """Return how a claimed task launch ended of which no artefact tells, from the task instance alone.
+
+    A task that deferred, was rescheduled or goes to retry by its own report is a launch that succeeded.
+    """
+    if subject is None or subject.token != launch.token:
+        return LaunchEvent.SUPERSEDE, "the task instance belongs to another launch"
+    if subject.state == "failed":
+        return LaunchEvent.END_FAILED, "the task instance failed; its artefact left no result"
+    kind = "finished" if subject.state in TASK_FINISHED else "went on"
+    return LaunchEvent.END_OK, f"the task instance {kind} ({subject.state}); its artefact left no result"

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reporting: which ends are told to Airflow, decided afresh each time the event buffer is drained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.utils.state import CallbackState, TaskInstanceState
+from sqlalchemy import Connection
+
+from dispatcher.domain.launch import Launch, Subject
+from dispatcher.domain.lifecycle import LaunchKind, LaunchState
+from dispatcher.domain.protocol import Ending, ReportVerdict, judge_report
+from dispatcher.ledger import subjects
+
+Event = tuple[Any, Any]
+"""Airflow's event: state and info."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The end of one launch that Airflow may have to hear of.
+
+    :param launch: the ledger row
+    :param key: how the scheduler knows the subject
+    :param ending: how its artefact ended
+    """
+
+    launch: Launch
+    key: Any
+    ending: Ending
+
+
+class ReportTable:
+    """Reports that are not settled yet, and those that may be settled now (rule 14).
+
+    :param own: the names of this executor (rule 13)
+    :param heartbeat_timeout: seconds that a running task's heartbeat may stand still
+    """
+
+    def __init__(self, own: subjects.OwnExecutors | None, heartbeat_timeout: float) -> None:
+        self._own = own
+        self._heartbeat_timeout = timedelta(seconds=heartbeat_timeout)
+        self._open: dict[str, Report] = {}
+        self._settleable: dict[str, Launch] = {}
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._open or token in self._settleable
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, report: Report) -> None:
+        """Take up the end of a launch."""
+        self._open[report.launch.token] = report
+
+    def refresh(self, launches: Mapping[str, Launch]) -> None:
+        """Take up newer views of the ledger rows of open reports.
+
+        :param launches: rows by token
+        """
+        for token, launch in launches.items():
+            if token in self._open:
+                self._open[token] = replace(self._open[token], launch=launch)
+
+    def judge(self, launch: Launch, subject: Subject | None, ending: Ending, now: datetime) -> ReportVerdict:
+        """Decide on one end (rule 13).
+
+        :param launch: its ledger row
+        :param subject: its subject as read
+        :param ending: how its artefact ended
+        :param now: the present
+        """
+        return judge_report(launch, subject, ending, now, self._heartbeat_timeout)
+
+    def due(self, connection: Connection, now: datetime) -> dict[Any, Event]:
+        """Return the events that Airflow has to hear now.
+
+        What Airflow has heard, or must never hear, becomes settleable.
+
+        :param connection: a transaction for one batched read
+        :param now: the present
+        """
+        if not self._open:
+            return {}
+        reports = list(self._open.values())
+        found = subjects.subjects_of(connection, [report.launch for report in reports], self._own)
+        events: dict[Any, Event] = {}
+        for report in reports:
+            token = report.launch.token
+            verdict = self.judge(report.launch, found.get(token), report.ending, now)
+            if verdict is ReportVerdict.EMIT:
+                events[report.key] = event_of(report)
+            elif verdict is ReportVerdict.SETTLE:
+                self._settleable[token] = self._open.pop(token).launch
+        return events
+
+    def settleable(self) -> Mapping[str, Launch]:
+        """Return the launches that may be settled, by token."""
+        return dict(self._settleable)
+
+    def settled(self, token: str) -> None:
+        """Forget a launch whose ``settled_at`` is written."""
+        self._settleable.pop(token, None)
+        self._open.pop(token, None)
+
+
+def event_of(report: Report) -> Event:
+    """Return the terminal event that tells the end of a launch; an unclaimed task never succeeded."""
+    launch, ending = report.launch, report.ending
+    info = None if ending.ok else (ending.reason or launch.end_reason or f"launch {launch.state.value}")
+    if launch.kind is LaunchKind.CALLBACK:
+        return (CallbackState.SUCCESS, None) if ending.ok else (CallbackState.FAILED, info)
+    if ending.ok and launch.was_claimed:
+        return (TaskInstanceState.SUCCESS, None)
+    return (TaskInstanceState.FAILED, info or "the launch ended without having been claimed")
+
+
+def ending_of(launch: Launch) -> Ending:
+    """Return how an ended launch ended, from the ledger alone."""
+    return Ending(
+        ok=launch.state is LaunchState.SUCCEEDED,
+        proven=launch.kind is LaunchKind.CALLBACK or launch.state is LaunchState.REVOKED,
+        reason=launch.end_reason,
+    )

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Submitting: the write-ahead check of a batch against the database, then the send (rules 3 to 5)."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from dispatcher.backends.base import Backend, Postponed, Rejected, Sent, Submission, SubmitResult
+from dispatcher.dispatch.flights import Flight
+from dispatcher.dispatch.signing import Signer
+from dispatcher.domain.launch import Launch
+from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState
+from dispatcher.domain.protocol import SubmitVerdict, judge_submit
+from dispatcher.domain.workload import WorkloadKind
+from dispatcher.ledger import store, subjects
+from dispatcher.ledger.models import LaunchRow
+
+log = logging.getLogger(__name__)
+
+BACK_OFF_LIMIT = 60.0
+"""Longest wait between two sends of one launch, in seconds."""
+
+
+@dataclass(slots=True)
+class Submitted:
+    """What became of a batch, by token.
+
+    :param sent: in the backend
+    :param waiting: to be tried again
+    :param gone: no longer to be sent by this scheduler
+    :param superseded: older launches that newer ones of the batch replaced
+    """
+
+    sent: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    superseded: list[Launch] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitter:
+    """Sends launches that are still to be sent.
+
+    :param backends: by name
+    :param signer: signs at the send
+    :param owner: job id of this scheduler
+    :param session: makes a session of our own (rule 16)
+    :param clock: monotonic seconds, for back-off
+    :param utcnow: the present, for the ledger
+    """
+
+    backends: Mapping[BackendName, Backend]
+    signer: Signer
+    owner: str
+    session: Callable[[], Any]
+    clock: Callable[[], float]
+    utcnow: Callable[[], datetime]
+
+    def submit(self, flights: Sequence[Flight]) -> Submitted:
+        """Check a batch against the database, then send what may be sent.
+
+        A database error keeps the whole batch for the next heartbeat (rule 4).
+
+        :param flights: launches with a workload to send
+        """
+        outcome = Submitted()
+        due = [flight for flight in flights if flight.not_before <= self.clock()]
+        outcome.waiting.update(flight.token for flight in flights if flight.not_before > self.clock())
+        if not due:
+            return outcome
+        try:
+            with self.session() as session:
+                cleared, superseded = self._clear(session, due)
+        except DBAPIError as exc:
+            log.warning(
+                "The batch is kept for the next heartbeat: the database failed (%s)", type(exc).__name__
+            )
+            outcome.waiting.update(flight.token for flight in due)
+            return outcome
+        outcome.superseded = superseded
+        outcome.gone.update(flight.token for flight in due if flight.token not in cleared)
+        self._send([flight for flight in due if flight.token in cleared], outcome)
+        return outcome
+
+    def _clear(self, session: Session, due: Sequence[Flight]) -> tuple[frozenset[str], list[Launch]]:
+        connection = session.connection()
+        launches = store.by_tokens(connection, [flight.token for flight in due])
+        verdicts = self._verdicts(connection, due, launches)
+        now = self.utcnow()
+        drop = [token for token, verdict in verdicts.items() if verdict is SubmitVerdict.DROP]
+        for kind in LaunchKind:
+            store.record(
+                connection,
+                LaunchEvent.DROP,
+                [token for token in drop if launches[token].kind is kind],
+                now=now,
+                kind=kind,
+                owner=self.owner,
+                reason="no longer wanted when it was to be sent",
+            )
+        send = [token for token, verdict in verdicts.items() if verdict is SubmitVerdict.SEND]
+        hit = self._write_ahead(connection, [launches[token] for token in send], now)
+        for flight in due:
+            if flight.token in hit:
+                flight.launch = replace(launches[flight.token], state=LaunchState.SUBMITTED, submitted_at=now)
+        return hit, self._supersede(connection, hit, now)
+
+    def _verdicts(
+        self, connection: Connection, due: Sequence[Flight], launches: Mapping[str, Launch]
+    ) -> dict[str, SubmitVerdict]:
+        found = subjects.subjects_of(connection, list(launches.values()))
+        callbacks = [one.subject_id for one in launches.values() if one.kind is LaunchKind.CALLBACK]
+        claimed = store.callback_claimed_elsewhere(connection, callbacks)
+        return {
+            flight.token: judge_submit(
+                launches.get(flight.token),
+                found.get(flight.token),
+                self.owner,
+                claimed_elsewhere=bool(claimed.get(flight.launch.subject_id, set()) - {flight.token}),
+            )
+            for flight in due
+        }
+
+    def _write_ahead(
+        self, connection: Connection, launches: Sequence[Launch], now: datetime
+    ) -> frozenset[str]:
+        hit: frozenset[str] = frozenset()
+        for kind in LaunchKind:
+            hit |= store.record(
+                connection,
+                LaunchEvent.SUBMIT,
+                [launch.token for launch in launches if launch.kind is kind],
+                now=now,
+                kind=kind,
+                owner=self.owner,
+                where=(store.queued_under_this_token(),) if kind is LaunchKind.TASK else (),
+            )
+        return hit
+
+    def _supersede(self, connection: Connection, tokens: frozenset[str], now: datetime) -> list[Launch]:
+        older = store.older_open(connection, tokens)
+        hit = store.record(
+            connection,
+            LaunchEvent.SUPERSEDE,
+            [launch.token for launch in older],
+            now=now,
+            reason="a newer launch of the task was submitted",
+        )
+        return [launch for launch in older if launch.token in hit]
+
+    def _send(self, flights: Sequence[Flight], outcome: Submitted) -> None:
+        by_backend: dict[BackendName, list[Flight]] = defaultdict(list)
+        for flight in flights:
+            by_backend[flight.launch.backend].append(flight)
+        external_ids: dict[str, str] = {}
+        rejected: dict[str, str] = {}
+        for name, group in by_backend.items():
+            results = self._submit_group(self.backends[name], group)
+            for flight in group:
+                self._sort(flight, results[flight.token], outcome, external_ids, rejected)
+        self._note(external_ids, rejected)
+
+    def _submit_group(self, backend: Backend, group: Sequence[Flight]) -> Mapping[str, SubmitResult]:
+        return backend.submit([self.submission(flight) for flight in group])
+
+    def submission(self, flight: Flight) -> Submission:
+        """Return what the backend is handed for one launch, freshly signed."""
+        launch = flight.launch
+        signed = self.signer.sign(flight.workload, launch.token)
+        ti = getattr(signed, "ti", None)
+        return Submission(
+            token=launch.token,
+            kind=WorkloadKind(launch.kind.value),
+            queue=launch.queue,
+            payload=signed.model_dump_json(),
+            workload=signed,
+            dag_id=launch.dag_id,
+            run_id=launch.run_id,
+            task_id=launch.task_id,
+            map_index=launch.map_index,
+            try_number=launch.try_number,
+            executor_config=None if ti is None else ti.executor_config,
+            priority=0 if ti is None else ti.priority_weight,
+        )
+
+    def _sort(
+        self,
+        flight: Flight,
+        result: SubmitResult,
+        outcome: Submitted,
+        external_ids: dict[str, str],
+        rejected: dict[str, str],
+    ) -> None:
+        if isinstance(result, Sent):
+            flight.workload = None
+            flight.launch = replace(flight.launch, external_id=result.external_id)
+            external_ids[flight.token] = result.external_id
+            outcome.sent.add(flight.token)
+        elif isinstance(result, Rejected):
+            rejected[flight.token] = result.reason
+            outcome.gone.add(flight.token)
+        else:
+            self._postpone(flight, result)
+            outcome.waiting.add(flight.token)
+
+    def _postpone(self, flight: Flight, result: Postponed) -> None:
+        flight.attempts += 1
+        wait = result.retry_after if result.retry_after is not None else back_off(flight.attempts)
+        flight.not_before = self.clock() + min(wait, BACK_OFF_LIMIT)
+        level = logging.WARNING if flight.attempts == 1 else logging.INFO
+        log.log(
+            level,
+            "Launch %s waits %.1f s before it is sent to %s again (try %d): %s",
+            flight.token,
+            wait,
+            flight.launch.backend.value,
+            flight.attempts,
+            result.reason,
+        )
+
+    def _note(self, external_ids: Mapping[str, str], rejected: Mapping[str, str]) -> None:
+        if not external_ids and not rejected:
+            return
+        try:
+            with self.session() as session:
+                connection = session.connection()
+                store.note_external_ids(connection, external_ids)
+                for token, reason in rejected.items():
+                    store.record(
+                        connection,
+                        LaunchEvent.DROP,
+                        (token,),
+                        now=self.utcnow(),
+                        reason=reason,
+                        where=(LaunchRow.scheduler_job_id == self.owner,),
+                    )
+        except DBAPIError as exc:
+            log.warning("Could not note what became of a batch in the ledger (%s)", type(exc).__name__)
+
+
+def back_off(attempts: int) -> float:
+    """Return seconds to wait after ``attempts`` sends that failed: doubling, with jitter."""
+    return float(min(BACK_OFF_LIMIT, 2.0 ** min(attempts - 1, 6)) * random.uniform(0.75, 1.25))  # noqa: S311

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sweep: every few seconds, memory is compared with the ledger and with Airflow's rows.
+
+It finds what no backend tells: launches that another scheduler took over, launches that lost their subject,
+tasks that left RUNNING while the result of their artefact is gone, and launches of ours that memory does
+not know because they were taken over. One read for each kind of row, whatever the number of launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from dispatcher.dispatch.flights import Flight, FlightTable
+from dispatcher.dispatch.observe import event_after_leaving, left_running
+from dispatcher.domain.launch import Launch, Subject
+from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
+from dispatcher.domain.protocol import SubmitVerdict, judge_submit
+from dispatcher.ledger import store, subjects
+from dispatcher.ledger.models import LaunchRow
+
+GRACE = 30.0
+"""Seconds that the artefact of a task which left RUNNING has to tell its own end."""
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep found.
+
+    :param forget: tokens in memory that are not ours any more
+    :param unknown: open launches of ours that memory does not hold
+    """
+
+    forget: set[str] = field(default_factory=set)
+    unknown: list[Launch] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweeper:
+    """Compares memory with the database.
+
+    :param owner: job id of this scheduler
+    :param clock: monotonic seconds, for the grace of tasks that left RUNNING
+    """
+
+    owner: str
+    clock: Callable[[], float]
+
+    def sweep(self, connection: Connection, table: FlightTable, now: datetime) -> Swept:
+        """Run one sweep; ends that it writes show up among the unsettled launches.
+
+        :param connection: a transaction of our own
+        :param table: the flights in memory
+        :param now: the present
+        """
+        launches = store.by_tokens(connection, table.tokens())
+        found = subjects.subjects_of(connection, list(launches.values()))
+        callbacks = [one.subject_id for one in launches.values() if one.kind is LaunchKind.CALLBACK]
+        claimed = store.callback_claimed_elsewhere(connection, callbacks)
+        swept = Swept()
+        for flight in table:
+            launch = launches.get(flight.token)
+            if launch is None or launch.scheduler_job_id != self.owner:
+                swept.forget.add(flight.token)
+                continue
+            flight.launch = launch
+            elsewhere = bool(claimed.get(launch.subject_id, set()) - {launch.token})
+            self._look_at(connection, flight, found.get(flight.token), now, claimed_elsewhere=elsewhere)
+        known = table.tokens()
+        swept.unknown = [one for one in store.open_of_owner(connection, self.owner) if one.token not in known]
+        return swept
+
+    def _look_at(
+        self,
+        connection: Connection,
+        flight: Flight,
+        subject: Subject | None,
+        now: datetime,
+        *,
+        claimed_elsewhere: bool,
+    ) -> None:
+        launch = flight.launch
+        if launch.unclaimed:
+            verdict = judge_submit(launch, subject, self.owner, claimed_elsewhere=claimed_elsewhere)
+            if verdict is SubmitVerdict.DROP:
+                self._write(
+                    connection, launch, LaunchEvent.DROP, "no longer wanted before it was claimed", now
+                )
+        elif launch.state is LaunchState.CLAIMED and launch.kind is LaunchKind.TASK:
+            self._look_at_claimed(connection, flight, subject, now)
+
+    def _look_at_claimed(
+        self, connection: Connection, flight: Flight, subject: Subject | None, now: datetime
+    ) -> None:
+        if not left_running(flight.launch, subject):
+            flight.left_at = None
+            return
+        if flight.left_at is None:
+            flight.left_at = self.clock()
+        if self.clock() - flight.left_at < GRACE:
+            return
+        event, reason = event_after_leaving(flight.launch, subject)
+        self._write(connection, flight.launch, event, reason, now)
+
+    def _write(
+        self, connection: Connection, launch: Launch, event: LaunchEvent, reason: str, now: datetime
+    ) -> None:
+        store.record(
+            connection,
+            event,
+            (launch.token,),
+            now=now,
+            kind=launch.kind,
+            owner=self.owner,
+            reason=reason,
+            where=(LaunchRow.state == launch.state.value,),
+        )

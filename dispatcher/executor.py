@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HybridExecutor: Airflow's executor interface over the dispatcher."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.executors.base_executor import BaseExecutor
+from airflow.executors.workloads import ExecuteCallback, ExecuteTask, TestConnection
+from airflow.utils.session import create_session
+
+from dispatcher import startup
+from dispatcher.dispatch.dispatcher import Dispatcher, Heartbeat
+from dispatcher.dispatch.signing import Signer
+from dispatcher.domain.errors import ConfigurationError
+from dispatcher.domain.lifecycle import BackendName
+from dispatcher.recovery import adopt, revoke
+from dispatcher.settings import FenceMode, Settings, load
+
+if TYPE_CHECKING:
+    from airflow.models.taskinstance import TaskInstance
+    from sqlalchemy.orm import Session
+
+    from dispatcher.backends.base import Backend
+
+log = logging.getLogger(__name__)
+
+
+class HybridExecutor(BaseExecutor):
+    """Runs work on Celery workers and in Kubernetes pods, with one launch token for every launch.
+
+    The constructor starts nothing and touches nothing: the API server makes an instance to read logs.
+    """
+
+    supports_ad_hoc_ti_run: bool = True
+    supports_callbacks: bool = True
+    supports_connection_test: bool = True
+    supports_multi_team: bool = True
+    sentry_integration: str = "sentry_sdk.integrations.celery.CeleryIntegration"
+    pre_assigns_external_executor_id: ClassVar[bool] = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._dispatcher: Dispatcher | None = None
+        self._probe: startup.FenceProbe | None = None
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher of a started executor.
+
+        :raises RuntimeError: the executor was not started
+        """
+        if self._dispatcher is None:
+            raise RuntimeError("HybridExecutor.start() has not been called")
+        return self._dispatcher
+
+    def start(self) -> None:
+        """Check what must be there and get ready; a configuration mistake ends the scheduler in one line."""
+        try:
+            settings = load(self.conf)
+            startup.check_signing(self.conf)
+            startup.check_ledger()
+            self._probe = startup.FenceProbe(self.conf, settings.fence)
+            self._probe.check_at_start()
+        except ConfigurationError as exc:
+            log.critical("HybridExecutor cannot start: %s", exc)
+            raise SystemExit(f"HybridExecutor cannot start: {exc}") from None
+        backends = self._make_backends(settings)
+        for backend in backends.values():
+            backend.start(str(self.job_id))
+            if problem := backend.problem():
+                log.warning("Launches for %s wait: %s", backend.name.value, problem)
+        self._dispatcher = self._make_dispatcher(settings, backends)
+
+    def _make_backends(self, settings: Settings) -> Mapping[BackendName, Backend]:
+        # Imported late: most processes that load this class never send anything.
+        from dispatcher.backends.celery.backend import CeleryBackend
+        from dispatcher.backends.kubernetes.backend import KubernetesBackend
+
+        return {
+            BackendName.CELERY: CeleryBackend(self.conf, settings, team_name=self.team_name),
+            BackendName.KUBERNETES: KubernetesBackend(self.conf, settings, team_name=self.team_name),
+        }
+
+    def _make_dispatcher(self, settings: Settings, backends: Mapping[BackendName, Backend]) -> Dispatcher:
+        return Dispatcher(
+            owner=str(self.job_id),
+            backends=backends,
+            router=settings.router,
+            signer=Signer(lambda: self.jwt_generator, settings.workload_token_ttl),
+            own=startup.own_names(self),
+            team=self.team_name,
+            ids_may_be_stale=startup.ids_may_be_stale(),
+            unfenced_callbacks=settings.fence is FenceMode.PRESENTED,
+            heartbeat_timeout=settings.heartbeat_timeout,
+            session=partial(create_session, scoped=False),
+            clock=time.monotonic,
+            utcnow=_utcnow,
+        )
+
+    def queue_workload(self, workload: Any, session: Session) -> None:
+        """Issue a launch in the scheduler's transaction and queue the workload (rule 1).
+
+        :param workload: a task, a callback or a connection test
+        :param session: the scheduler's session
+        """
+        if isinstance(workload, (ExecuteTask, ExecuteCallback)):
+            self.dispatcher.issue(workload, session)
+        super().queue_workload(workload, session)
+
+    def _process_workloads(self, workload_items: Sequence[Any]) -> None:
+        tests = [item for item in workload_items if isinstance(item, TestConnection)]
+        keys = [item.key for item in workload_items if not isinstance(item, TestConnection)]
+        if tests:
+            for test in tests:
+                self.queued_connection_tests.pop(test.key, None)
+            self._apply(self.dispatcher.submit_connection_tests(tests))
+        if keys:
+            self._apply(self.dispatcher.submit(keys))
+
+    def sync(self) -> None:
+        """Observe what was sent."""
+        if self._probe is not None:
+            self._probe.check_now_and_then()
+        self._apply(self.dispatcher.sync())
+
+    def _apply(self, step: Heartbeat) -> None:
+        for key in step.freed:
+            self.running.discard(key)
+            self._unqueue(key)
+        for key in step.running:
+            self._unqueue(key)
+            self.running.add(key)
+        for key, workload in step.queued.items():
+            queue: dict[Any, Any] = self.queued_tasks
+            if isinstance(workload, ExecuteCallback):
+                queue = self.queued_callbacks
+            queue[key] = workload
+
+    def _unqueue(self, key: Any) -> None:
+        self.queued_tasks.pop(key, None)
+        self.queued_callbacks.pop(key, None)
+
+    def get_event_buffer(self, dag_ids: Any = None) -> dict[Any, Any]:
+        """Return the events that Airflow has to hear now (rules 13 and 14).
+
+        :param dag_ids: None for all; see ``BaseExecutor``
+        """
+        events = super().get_event_buffer(dag_ids)
+        if self._dispatcher is None:
+            return events
+        due = self._dispatcher.events()
+        if dag_ids is not None:
+            due = {
+                key: event for key, event in due.items() if getattr(key, "dag_id", None) in {*dag_ids, None}
+            }
+        return {**events, **due}
+
+    def change_state(self, key: Any, state: Any, info: Any = None, remove_running: bool = True) -> None:
+        """Take up what the scheduler says of a workload; the slot is free at once (rule 15).
+
+        :param key: Airflow's key
+        :param state: the state the scheduler wants
+        :param info: its reason
+        :param remove_running: see ``BaseExecutor``
+        """
+        self._unqueue(key)
+        super().change_state(key, state, info, remove_running=remove_running)
+        if self._dispatcher is not None and self._dispatcher.told(key, state, info):
+            self.event_buffer.pop(key, None)
+
+    def revoke_task(self, *, ti: TaskInstance) -> None:
+        """Revoke the launch of a task that is stuck in queued (rule 17).
+
+        :param ti: the task instance, in the scheduler's session
+        :raises NotImplementedError: a worker has claimed it meanwhile: it runs, and is left alone
+        """
+        token = revoke(ti, _utcnow(), reason="revoked by the scheduler: stuck in queued")
+        self._unqueue(ti.key)
+        self.running.discard(ti.key)
+        if token is not None:
+            self.dispatcher.revoked(token)
+
+    def try_adopt_task_instances(self, tis: Sequence[TaskInstance]) -> Sequence[TaskInstance]:
+        """Take over the launches of dead schedulers (rule 18).
+
+        :param tis: task instances of dead schedulers, in the scheduler's session
+        :returns: those that the scheduler must reset
+        """
+        hand_back = adopt(tis, str(self.job_id))
+        self.dispatcher.sweep_soon()
+        return hand_back
+
+    def end(self) -> None:
+        """End threads and connections; launches stay for the next scheduler to take over."""
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
+
+    def terminate(self) -> None:
+        """Do as ``end``: nothing that was sent depends on this process."""
+        self.end()
+
+    def debug_dump(self) -> None:
+        """Write the flights to the log, on SIGUSR2."""
+        super().debug_dump()  # type: ignore[no-untyped-call]
+        if self._dispatcher is not None:
+            flights = self._dispatcher.in_flight()
+            lines = "\n\t".join(f"{one.token} {one.launch.state.value} {one.key}" for one in flights)
+            log.info("launches in memory (%d)\n\t%s", len(flights), lines)
+
+
+def _utcnow() -> datetime:
+    return datetime.now(tz=UTC)
