@@ -242,16 +242,22 @@ def claim_callback(
     :param now: when
     :returns: whether this claimant has it
     """
-    claimed = callback_claimed_elsewhere(connection, (subject_id,)).get(subject_id, set())
-    if claimed:
-        return False
+    claimed = aliased(LaunchRow)
     hit = record(
         connection,
         LaunchEvent.CLAIM,
         (token,),
         now=now,
         kind=LaunchKind.CALLBACK,
-        where=(LaunchRow.subject_id == subject_id,),
+        where=(
+            LaunchRow.subject_id == subject_id,
+            # In the statement itself: without row locks, two launches of it could be claimed at once.
+            ~exists().where(
+                claimed.subject_id == subject_id,
+                claimed.kind == LaunchKind.CALLBACK.value,
+                claimed.claimant.is_not(None),
+            ),
+        ),
         values={"claimant": claimant, "hostname": hostname},
     )
     return bool(hit)
@@ -264,7 +270,7 @@ def older_open(connection: Connection, tokens: Collection[str]) -> list[Launch]:
     :param tokens: the newer launches
     """
     newer = aliased(LaunchRow)
-    found: list[Launch] = []
+    found: dict[str, Launch] = {}
     for chunk in _chunks(tokens):
         statement = (
             select(*_COLUMNS)
@@ -284,10 +290,10 @@ def older_open(connection: Connection, tokens: Collection[str]) -> list[Launch]:
                 LaunchRow.kind == LaunchKind.TASK.value,
                 LaunchRow.state.in_(_values(OPEN)),
             )
-            .order_by(LaunchRow.token)
         )
-        found += [_launch(row) for row in connection.execute(statement)]
-    return found
+        # Several of the newer ones may make the same launch old.
+        found |= {row.token: _launch(row) for row in connection.execute(statement)}
+    return [found[token] for token in sorted(found)]
 
 
 def take_over(
