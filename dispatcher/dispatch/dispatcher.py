@@ -112,12 +112,14 @@ class Dispatcher:
         self._utcnow = utcnow
         self._heartbeat_timeout = heartbeat_timeout
         self._table = FlightTable()
-        self._reports = ReportTable(own, heartbeat_timeout)
+        self._reports = ReportTable(owner, own, heartbeat_timeout)
         self._issuer = Issuer(router=router, owner=owner, team=team, ids_may_be_stale=ids_may_be_stale)
         self._submitter = Submitter(
             backends=backends, signer=signer, owner=owner, session=session, clock=clock, utcnow=utcnow
         )
-        self._observer = Observer(reports=self._reports, own=own, unfenced_callbacks=unfenced_callbacks)
+        self._observer = Observer(
+            owner=owner, reports=self._reports, own=own, unfenced_callbacks=unfenced_callbacks
+        )
         self._sweeper = Sweeper(owner=owner, clock=clock)
         self._next_sweep = 0.0
         self._connection_tests: dict[str, tuple[Any, BackendName]] = {}
@@ -143,6 +145,9 @@ class Dispatcher:
         """
         flights = [flight for key in keys if (flight := self._table.current(key)) and flight.workload]
         outcome = self._submitter.submit(flights)
+        if outcome.gone:
+            # One that a worker claimed meanwhile is still ours: the sweep finds it and watches it.
+            self.sweep_soon()
         step = Heartbeat(freed={key for key in keys if self._table.current(key) is None})
         for flight in flights:
             if flight.token in outcome.sent:
@@ -249,7 +254,6 @@ class Dispatcher:
         self._take_up_unsettled(facts, step)
 
     def _take_up_unsettled(self, facts: _Facts, step: Heartbeat) -> None:
-        self._reports.refresh({launch.token: launch for launch in facts.unsettled})
         for launch in facts.unsettled:
             key = self._key_of(launch)
             self._free(launch.token, step)

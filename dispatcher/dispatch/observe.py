@@ -38,11 +38,13 @@ class Ended:
 class Observer:
     """Writes the ends of launches as compare-and-sets on the state they were judged in.
 
+    :param owner: job id of this scheduler; what belongs to another one is left to it
     :param reports: decides whether an end counts (rule 13)
     :param own: the names of this executor
     :param unfenced_callbacks: a Celery worker without the guard may run callbacks (``fence=presented``)
     """
 
+    owner: str
     reports: ReportTable
     own: subjects.OwnExecutors | None
     unfenced_callbacks: bool
@@ -63,6 +65,8 @@ class Observer:
         ended: list[Ended] = []
         stray = set(seen) - set(launches)
         for token, launch in launches.items():
+            if launch.scheduler_job_id != self.owner:
+                continue
             if not launch.open:
                 stray.add(token)
                 continue
@@ -95,6 +99,7 @@ class Observer:
             (launch.token,),
             now=now,
             kind=launch.kind,
+            owner=self.owner,
             reason=ending.reason,
             where=(LaunchRow.state == launch.state.value,),
         )
@@ -120,6 +125,7 @@ class Observer:
             (launch.token,),
             now=now,
             kind=launch.kind,
+            owner=self.owner,
             where=(LaunchRow.state == launch.state.value,),
             values=values,
         )

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchKind, LaunchState
 from dispatcher.domain.protocol import Ending, ReportVerdict, judge_report
-from dispatcher.ledger import subjects
+from dispatcher.ledger import store, subjects
 
 Event = tuple[Any, Any]
 """Airflow's event: state and info."""
@@ -37,11 +37,13 @@ class Report:
 class ReportTable:
     """Reports that are not settled yet, and those that may be settled now (rule 14).
 
+    :param owner: job id of this scheduler: it reports nothing about launches that another took over
     :param own: the names of this executor (rule 13)
     :param heartbeat_timeout: seconds that a running task's heartbeat may stand still
     """
 
-    def __init__(self, own: subjects.OwnExecutors | None, heartbeat_timeout: float) -> None:
+    def __init__(self, owner: str, own: subjects.OwnExecutors | None, heartbeat_timeout: float) -> None:
+        self._owner = owner
         self._own = own
         self._heartbeat_timeout = timedelta(seconds=heartbeat_timeout)
         self._open: dict[str, Report] = {}
@@ -56,15 +58,6 @@ class ReportTable:
     def add(self, report: Report) -> None:
         """Take up the end of a launch."""
         self._open[report.launch.token] = report
-
-    def refresh(self, launches: Mapping[str, Launch]) -> None:
-        """Take up newer views of the ledger rows of open reports.
-
-        :param launches: rows by token
-        """
-        for token, launch in launches.items():
-            if token in self._open:
-                self._open[token] = replace(self._open[token], launch=launch)
 
     def judge(self, launch: Launch, subject: Subject | None, ending: Ending, now: datetime) -> ReportVerdict:
         """Decide on one end (rule 13).
@@ -81,11 +74,12 @@ class ReportTable:
 
         What Airflow has heard, or must never hear, becomes settleable.
 
-        :param connection: a transaction for one batched read
+        :param connection: a transaction for the batched reads
         :param now: the present
         """
         if not self._open:
             return {}
+        self._read_again(connection)
         reports = list(self._open.values())
         found = subjects.subjects_of(connection, [report.launch for report in reports], self._own)
         events: dict[Any, Event] = {}
@@ -97,6 +91,15 @@ class ReportTable:
             elif verdict is ReportVerdict.SETTLE:
                 self._settleable[token] = self._open.pop(token).launch
         return events
+
+    def _read_again(self, connection: Connection) -> None:
+        launches = store.by_tokens(connection, self._open)
+        for token, report in list(self._open.items()):
+            launch = launches.get(token)
+            if launch is None or launch.scheduler_job_id != self._owner:
+                del self._open[token]
+            else:
+                self._open[token] = replace(report, launch=launch)
 
     def settleable(self) -> Mapping[str, Launch]:
         """Return the launches that may be settled, by token."""

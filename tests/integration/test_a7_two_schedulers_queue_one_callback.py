@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A7: two schedulers queue the same callback row. The body runs once, and both slots become free."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.utils.session import create_session
+
+from dispatcher.backends.base import Observation
+from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
+from dispatcher.ledger import store
+from tests.support import dispatching as run
+from tests.support import rows
+
+pytestmark = pytest.mark.usefixtures("airflow_db")
+
+
+def claim(token: str, callback_id: str, claimant: str) -> bool:
+    with create_session(scoped=False) as session:
+        return store.claim_callback(
+            session.connection(), token, callback_id, claimant, hostname="worker", now=rows.utcnow()
+        )
+
+
+def report(token: str, callback_id: str) -> None:
+    from airflow.models.callback import Callback
+
+    with create_session(scoped=False) as session:
+        store.record(
+            session.connection(),
+            LaunchEvent.END_OK,
+            (token,),
+            now=rows.utcnow(),
+            kind=LaunchKind.CALLBACK,
+        )
+        session.get(Callback, rows.UUID(callback_id)).state = "success"
+
+
+def test_one_of_two_launches_runs():
+    first, second = run.started_executor(), run.started_executor()
+    with create_session(scoped=False) as session:
+        callback_id = rows.make_callback(session).id
+    for executor in (first, second):
+        run.queue_callback(executor, callback_id)
+    for executor in (first, second):
+        run.loop(executor)
+    ((one,), (other,)) = (list(executor.celery.artefacts) for executor in (first, second))
+    assert one != other, "each scheduler issued a launch of its own"
+
+    assert claim(one, str(callback_id), "nonce:one")
+    assert not claim(other, str(callback_id), "nonce:other")
+
+    report(one, str(callback_id))
+    first.celery.end(Observation(one, ok=True))
+    for executor in (first, second):
+        executor.dispatcher.sweep_soon()
+        assert run.loop(executor) == {}, "the callback has told its own state"
+        run.loop(executor)
+        assert executor.slots_occupied == 0
+    assert run.launch_of(one).state is LaunchState.SUCCEEDED
+    assert run.launch_of(other).state is LaunchState.DROPPED
+    assert run.launch_of(other).settled_at is not None
+
+
+def test_a_launch_queued_after_the_claim_is_not_sent():
+    first, second = run.started_executor(), run.started_executor()
+    with create_session(scoped=False) as session:
+        callback_id = rows.make_callback(session).id
+    for executor in (first, second):
+        run.queue_callback(executor, callback_id)
+    run.loop(first)
+    (token,) = first.celery.artefacts
+    assert claim(token, str(callback_id), "nonce:one")
+
+    run.loop(second)
+
+    assert second.celery.sends == []
+    assert second.slots_occupied == 0
