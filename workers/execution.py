@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import jwt
 
 from dispatcher.domain.wire import LAUNCH_CLAIMANT_HEADER, LAUNCH_TOKEN_CLAIM, LAUNCH_TOKEN_HEADER
 
@@ -48,11 +48,14 @@ def read_launch_token(workload_jwt: str) -> str | None:
 
     :param workload_jwt: the JWT of the workload, possibly empty
     """
+    # Decoded by hand: a JWT library imports all of cryptography, a tenth of a second in every pod.
+    _, _, signed = workload_jwt.partition(".")
+    encoded, _, _ = signed.partition(".")
     try:
-        claims = jwt.decode(workload_jwt, options={"verify_signature": False})
-    except jwt.InvalidTokenError:
+        claims = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+    except ValueError:
         return None
-    token = claims.get(LAUNCH_TOKEN_CLAIM)
+    token = claims.get(LAUNCH_TOKEN_CLAIM) if isinstance(claims, dict) else None
     return token if isinstance(token, str) else None
 
 

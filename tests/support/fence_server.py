@@ -175,9 +175,9 @@ def _handler(server: FenceServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_PATCH = do_POST = do_PUT = do_DELETE = _answer
+        do_GET = do_PATCH = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             """Keep the test output free of access lines."""
 
     return Handler

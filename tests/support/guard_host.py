@@ -50,7 +50,8 @@ class GuardHost:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(30)
@@ -60,7 +61,8 @@ class GuardHost:
 
         :param report_attempts: of a callback, how often its result is reported, with short pauses.
         """
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         order = {"payload": workload.model_dump_json(), "server": server, "attempts": report_attempts}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -109,7 +111,7 @@ def main() -> None:
         try:
             outcome = _run(**json.loads(line))
             answer = {"type": type(outcome).__name__, **asdict(outcome)}
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001  # whatever it is, it is the answer
             answer = {"type": type(exc).__name__, "text": str(exc)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

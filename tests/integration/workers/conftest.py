@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-
 from tests.support import fence_server
 from tests.support.fence_server import FenceServer
 from tests.support.guard_host import GuardHost

@@ -21,7 +21,7 @@ class Counters:
     def __init__(self):
         self.counted = []
 
-    def incr(self, stat, count=1, rate=1, *, tags=None):
+    def incr(self, stat, count=1, rate=1, *, tags=None):  # noqa: ARG002
         self.counted.append((stat, count, tags))
 
 

@@ -32,7 +32,10 @@ def test_what_an_executor_sends_is_read(workload):
         ("no json", "payload"),
         ("[]", "payload"),
         (json.dumps({"type": "RunTrigger", "token": SECRET}), "payload"),
-        (json.dumps({"type": "ExecuteTask", "token": SECRET, "ti": {"id": SECRET}}), "ExecuteTask.ti.task_id"),
+        (
+            json.dumps({"type": "ExecuteTask", "token": SECRET, "ti": {"id": SECRET}}),
+            "ExecuteTask.ti.task_id",
+        ),
     ],
 )
 def test_what_is_no_workload_is_named_without_its_content(payload, named):
