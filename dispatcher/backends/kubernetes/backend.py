@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend whose artefacts are pods.
+
+Pods are created by a bounded pool of threads over one pool of connections, and watched by one thread for each
+namespace, which starts with the first pod: where no workload goes to Kubernetes, no cluster is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.backends.base import Artefact, Observation, Postponed, Rejected, Submission, SubmitResult
+from dispatcher.backends.kubernetes.identity import Owner, PodIdentity, selector, split_external_id
+from dispatcher.backends.kubernetes.jobs import Jobs
+from dispatcher.backends.kubernetes.options import ClusterOptions, load_options
+from dispatcher.backends.kubernetes.removal import Removal, plan_removal, plan_stop
+from dispatcher.backends.kubernetes.table import PodTable
+from dispatcher.domain.errors import BackendError, ConfigurationError, DispatcherError, PermanentError
+from dispatcher.domain.lifecycle import BackendName
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from dispatcher.backends.kubernetes.access import ClusterAccess
+    from dispatcher.backends.kubernetes.options import Scope
+    from dispatcher.backends.kubernetes.watch import PodWatcher
+    from dispatcher.settings import Settings
+
+log = logging.getLogger(__name__)
+
+OPERATION_SECONDS = 10.0
+"""How long one method may keep the scheduler's loop waiting, in all."""
+
+HOUSEKEEPING_SECONDS = 5.0
+"""Between two looks for pods that are missing and for removals that failed."""
+
+STOP_SECONDS = 2.0
+"""How long ``stop`` waits for the watchers, which end by themselves."""
+
+
+class KubernetesBackend:
+    """Sends artefacts as pods; see ``Backend`` for the contract.
+
+    The constructor and ``start`` touch no service.
+
+    :param conf: Airflow's configuration, team-aware where an executor passes its own
+    :param settings: ``[dispatcher]``
+    :param team_name: the executor's team, for a label
+    :param operation_seconds: how long one method may take, in all, and one call by default
+    """
+
+    def __init__(
+        self,
+        conf: Any,
+        settings: Settings,
+        *,
+        team_name: str | None = None,
+        operation_seconds: float = OPERATION_SECONDS,
+    ) -> None:
+        self._conf = conf
+        self._settings = settings
+        self._operation_seconds = operation_seconds
+        self._owner = Owner("", settings.deployment, team_name)
+        self._table = PodTable(self._scope_of)
+        self._jobs = Jobs(settings.pod_creation_concurrency)
+        self._access: ClusterAccess | None = None
+        self._access_lock = threading.Lock()
+        self._watchers: list[PodWatcher] = []
+        self._removals: dict[tuple[str, bool], Removal] = {}
+        self._needed = False
+        self._next_housekeeping = 0.0
+
+    @property
+    def name(self) -> BackendName:
+        """Which backend this is."""
+        return BackendName.KUBERNETES
+
+    def start(self, scheduler_job_id: str) -> None:
+        """Take note of whose pods these are; connections and threads follow when they are needed.
+
+        :param scheduler_job_id: the job id of the scheduler
+        """
+        self._owner = replace(self._owner, scheduler_job_id=scheduler_job_id)
+
+    def problem(self) -> str | None:
+        """Return, in one line, what is missing and what to do about it; None when all is well."""
+        from dispatcher.backends.kubernetes.access import advice
+
+        try:
+            return self._open().problem()
+        except ConfigurationError as exc:
+            return str(exc)
+        except BackendError as exc:
+            return advice(exc)
+
+    def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
+        """Create pods, highest priority first.
+
+        A pod whose creation has not ended in time goes on being created: sending its token again waits for
+        the same creation.
+
+        :param batch: what to send
+        :returns: one result for each token
+        """
+        if not batch:
+            return {}
+        deadline = time.monotonic() + self._operation_seconds
+        self._needed = True
+        try:
+            access = self._open()
+        except DispatcherError as exc:
+            return {submission.token: Postponed(str(exc)) for submission in batch}
+        self._watch_scopes(access)
+        results: dict[str, SubmitResult] = {}
+        creations: dict[str, Future[SubmitResult]] = {}
+        for submission in sorted(batch, key=lambda one: one.priority, reverse=True):
+            started = self._start_creation(access, submission, deadline)
+            if isinstance(started, (Postponed, Rejected)):
+                results[submission.token] = started
+            else:
+                creations[submission.token] = started
+        self._jobs.wait(creations.values(), deadline - time.monotonic())
+        results.update({token: _result(future) for token, future in creations.items()})
+        return results
+
+    def _start_creation(
+        self, access: ClusterAccess, submission: Submission, deadline: float
+    ) -> Future[SubmitResult] | Postponed | Rejected:
+        if time.monotonic() > deadline:
+            return Postponed("there was no time left to create the pod")
+        try:
+            pod = access.builder.build(submission)
+        except PermanentError as exc:
+            return Rejected(str(exc))
+        except ConfigurationError as exc:
+            return Postponed(str(exc))
+        identity = PodIdentity(submission.token, submission.kind, pod.namespace, pod.name, "")
+        self._table.attempted(identity, secret=pod.secret is not None)
+        return self._jobs.start(("create", submission.token), partial(access.creator.create, pod))
+
+    def watch(self, artefacts: Collection[Artefact]) -> None:
+        """Take up artefacts that another scheduler sent.
+
+        :param artefacts: those whose ending is to be told; what is not there although it was once confirmed
+            will be told as gone
+        """
+        if not artefacts:
+            return
+        self._table.take_up(artefacts)
+        self._needed = True
+        self._keep_house(now=True)
+
+    def observe(self) -> Sequence[Observation]:
+        """Return the endings that the watchers have seen by now; waits for no call to the cluster."""
+        if not self._needed:
+            return []
+        self._keep_house()
+        return self._table.endings()
+
+    def revoke(self, artefacts: Collection[Artefact]) -> None:
+        """Stop artefacts by deleting their pods, with the grace that pod and settings give them.
+
+        :param artefacts: what to stop
+        """
+        self._take_away([plan_stop(artefact, self._table) for artefact in artefacts])
+
+    def remove(self, artefacts: Collection[Artefact]) -> None:
+        """Delete the pods of ended artefacts and their Secrets, or mark them as done where they are kept.
+
+        :param artefacts: what has ended; it is told no more
+        """
+        if not artefacts:
+            return
+        try:
+            options = self._options
+        except ConfigurationError:
+            removals = []
+        else:
+            removals = [plan_removal(artefact, self._table, options) for artefact in artefacts]
+        for artefact in artefacts:
+            self._table.forget(artefact.token)
+        self._take_away(removals)
+
+    def _take_away(self, removals: Collection[Removal]) -> None:
+        """Do what can be done in time; what fails is tried again until it is done."""
+        if not removals:
+            return
+        self._needed = True
+        self._removals.update({(removal.token, removal.keep): removal for removal in removals})
+        try:
+            access = self._open()
+        except DispatcherError as exc:
+            log.debug("%d pods wait for their removal: %s", len(removals), exc)
+            return
+        started = [self._start_removal(access, removal) for removal in removals]
+        self._jobs.wait(started, self._operation_seconds)
+
+    def _start_removal(self, access: ClusterAccess, removal: Removal) -> Future[None]:
+        key = ("remove", removal.token, removal.keep)
+        return self._jobs.start(key, partial(self._finish_removal, access, removal))
+
+    def _finish_removal(self, access: ClusterAccess, removal: Removal) -> None:
+        try:
+            access.remover.remove(removal)
+        except PermanentError as exc:
+            log.warning("The pod of %s stays: %s", removal.token, exc)
+        except BackendError as exc:
+            log.debug("The pod of %s is not removed yet: %s", removal.token, exc)
+            return
+        self._removals.pop((removal.token, removal.keep), None)
+
+    def get_log(self, external_id: str) -> tuple[list[str], list[str]]:
+        """Return the last lines that a pod wrote.
+
+        Works in a backend that was not started, as in the API server.
+
+        :param external_id: namespace/pod
+        :returns: messages for people, and the text, as ``BaseExecutor.get_task_log`` does
+        """
+        namespace, name = split_external_id(external_id)
+        try:
+            access = self._open()
+            text = access.cluster.read_log(namespace, name, access.options.log_lines)
+        except DispatcherError as exc:
+            return [f"The log of pod {external_id} cannot be read: {exc}"], []
+        return [f"The last {access.options.log_lines} lines of pod {external_id}"], [text]
+
+    def stop(self) -> None:
+        """End every thread and connection of this object."""
+        self._jobs.stop()
+        for watcher in self._watchers:
+            watcher.stop()
+        deadline = time.monotonic() + STOP_SECONDS
+        for watcher in self._watchers:
+            watcher.join(max(0.0, deadline - time.monotonic()))
+        self._watchers = []
+        self._needed = False
+        if self._access is not None:
+            self._access.cluster.close()
+
+    @cached_property
+    def _options(self) -> ClusterOptions:
+        return load_options(self._conf)
+
+    def _scope_of(self, namespace: str) -> Scope:
+        return self._options.scope_of(namespace)
+
+    def _open(self) -> ClusterAccess:
+        """Return access to the cluster.
+
+        :raises ConfigurationError: a setting is wrong
+        :raises BackendError: there is no configuration that can be used
+        """
+        # Imported late: the client is large, and most processes that make an executor never need it.
+        from dispatcher.backends.kubernetes.access import open_access
+
+        with self._access_lock:
+            if self._access is None:
+                self._access = open_access(
+                    self._conf,
+                    self._options,
+                    self._settings,
+                    self._owner,
+                    self._table,
+                    request_seconds=self._operation_seconds,
+                )
+            return self._access
+
+    def _watch_scopes(self, access: ClusterAccess) -> None:
+        from dispatcher.backends.kubernetes.watch import PodWatcher, WatchTimes
+
+        if self._watchers:
+            return
+        chosen = selector(self._settings.deployment)
+        self._watchers = [
+            PodWatcher(access.cluster, scope, chosen, self._table, WatchTimes())
+            for scope in access.options.scopes
+        ]
+        for watcher in self._watchers:
+            watcher.start()
+
+    def _keep_house(self, *, now: bool = False) -> None:
+        """Every few seconds, start what need not be waited for."""
+        if not now and time.monotonic() < self._next_housekeeping:
+            return
+        self._next_housekeeping = time.monotonic() + HOUSEKEEPING_SECONDS
+        try:
+            access = self._open()
+        except DispatcherError as exc:
+            log.debug("The cluster is not looked at: %s", exc)
+            return
+        self._watch_scopes(access)
+        self._jobs.start("sweep", partial(self._sweep, access))
+        for removal in list(self._removals.values()):
+            self._start_removal(access, removal)
+
+    def _sweep(self, access: ClusterAccess) -> None:
+        try:
+            access.sweep(self._table)
+        except BackendError as exc:
+            log.debug("Missing pods are looked for later: %s", exc)
+
+
+def _result(future: Future[SubmitResult]) -> SubmitResult:
+    if future.cancelled():
+        return Postponed("there was no time left to create the pod")
+    if not future.done():
+        return Postponed("the API server has not answered in time", ambiguous=True)
+    if (exc := future.exception()) is not None:
+        return Postponed(f"creating the pod failed: {type(exc).__name__}", ambiguous=True)
+    return future.result()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``[kubernetes_executor]`` says, as far as this backend needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SECTION = "kubernetes_executor"
+
+Scope = str | None
+"""A namespace, or None for the whole cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """Where and how pods are made.
+
+    :param namespace: where pods go that ask for no other
+    :param scopes: what is watched; only there may pods be created
+    :param image: image of the container ``base``; None leaves it to the template
+    :param pod_template_file: path of the base template; None means the built-in one
+    :param delete_pods: whether ended pods are deleted
+    :param delete_failed_pods: whether that holds for failed ones too
+    :param delete_options: arguments of ``V1DeleteOptions``
+    :param request_args: arguments of every call of the client
+    :param log_lines: how many of a running pod's last lines are shown
+    """
+
+    namespace: str
+    scopes: tuple[Scope, ...]
+    image: str | None = None
+    pod_template_file: str | None = None
+    delete_pods: bool = True
+    delete_failed_pods: bool = False
+    delete_options: Mapping[str, Any] = field(default_factory=dict)
+    request_args: Mapping[str, Any] = field(default_factory=dict)
+    log_lines: int = 100
+
+    def allows(self, namespace: str) -> bool:
+        """Whether pods may go to ``namespace``: they would not be watched elsewhere."""
+        return None in self.scopes or namespace in self.scopes
+
+    def scope_of(self, namespace: str) -> Scope:
+        """Return the scope that shows the pods of ``namespace``."""
+        return None if None in self.scopes else namespace
+
+
+def load_options(conf: Any) -> ClusterOptions:
+    """Read the options through the Kubernetes provider.
+
+    :param conf: Airflow's configuration, team-aware where an executor passes its own
+    :raises ConfigurationError: a value cannot be used
+    """
+    from airflow.exceptions import AirflowConfigException
+    from airflow.providers.cncf.kubernetes.kube_config import KubeConfig
+
+    try:
+        config = KubeConfig(executor_conf=conf)
+        log_lines = conf.getint(SECTION, "running_pod_log_lines", fallback=100)
+    except (AirflowConfigException, ValueError) as exc:
+        raise ConfigurationError(f"[{SECTION}] cannot be used: {exc}") from exc
+    return ClusterOptions(
+        namespace=config.executor_namespace,
+        scopes=_scopes(config),
+        image=config.kube_image,
+        pod_template_file=config.pod_template_file or None,
+        delete_pods=config.delete_worker_pods,
+        delete_failed_pods=config.delete_worker_pods_on_failure,
+        delete_options=config.delete_option_kwargs,
+        request_args=config.kube_client_request_args,
+        log_lines=max(1, log_lines),
+    )
+
+
+def _scopes(config: Any) -> tuple[Scope, ...]:
+    if not config.multi_namespace_mode:
+        return (config.executor_namespace,)
+    listed = [name.strip() for name in config.multi_namespace_mode_namespace_list or () if name.strip()]
+    if not listed:
+        return (None,)
+    return tuple(dict.fromkeys(listed))
