@@ -13,11 +13,12 @@ from uuid import UUID
 
 from airflow.models.callback import Callback
 from airflow.models.taskinstance import TaskInstance
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, Select, false, select, update
 
 from dispatcher.compat import at_the_place_of
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchKind
+from dispatcher.ledger.models import LaunchRow
 
 Place = tuple[str | None, str | None, str | None, int]
 """dag_id, run_id, task_id, map_index: what stays the same when a task instance gets a new UUID."""
@@ -49,6 +50,7 @@ def lock_task_instance(connection: Connection, task_instance_id: UUID) -> Subjec
     :param connection: the caller's transaction
     :param task_instance_id: its UUID
     """
+    _hold_writes(connection)
     statement = _tasks().where(TaskInstance.id == task_instance_id).with_for_update()
     row = connection.execute(statement).one_or_none()
     return None if row is None else _task(row, None)
@@ -77,6 +79,7 @@ def lock_callback(connection: Connection, callback_id: UUID) -> Subject | None:
     :param connection: the caller's transaction
     :param callback_id: its UUID
     """
+    _hold_writes(connection)
     statement = select(Callback.id, Callback.state).where(Callback.id == callback_id).with_for_update()
     row = connection.execute(statement).one_or_none()
     return None if row is None else Subject(id=str(row.id), state=_lower(row.state))
@@ -117,6 +120,18 @@ def subjects_of(
         if subject is not None:
             found[launch.token] = subject
     return found
+
+
+def _hold_writes(connection: Connection) -> None:
+    """Take SQLite's one write lock until the transaction ends, in place of the row locks that it lacks.
+
+    Without it a SELECT there runs outside any transaction, and what it read may change before the write that
+    it was read for. An UPDATE takes the lock even though it hits no row.
+
+    :param connection: the caller's transaction
+    """
+    if connection.dialect.name == "sqlite":
+        connection.execute(update(LaunchRow).where(false()).values(token=LaunchRow.token))
 
 
 def _tasks() -> Select[*tuple[Any, ...]]:
