@@ -15,6 +15,13 @@ from dispatcher.backends.base import Artefact, Postponed, Rejected, Sent
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.domain.workload import WorkloadKind
 from tests.support.backend_harness import BackendHarness, MemoryHarness, eventually, make_submission
+from tests.support.kubernetes_harness import KubernetesHarness, KubernetesSecretHarness
+from tests.support.celery_backend import (
+    CeleryHarness,
+    CeleryOnPostgresHarness,
+    CeleryOnRedisHarness,
+    CeleryOnSqliteHarness,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +30,12 @@ if TYPE_CHECKING:
 
 HARNESSES = [
     pytest.param(MemoryHarness, id="memory"),
+    pytest.param(KubernetesHarness, id="kubernetes", marks=pytest.mark.needs("kubernetes")),
+    pytest.param(KubernetesSecretHarness, id="kubernetes-secret", marks=pytest.mark.needs("kubernetes")),
+    pytest.param(CeleryHarness, id="celery"),
+    pytest.param(CeleryOnSqliteHarness, id="celery-sqlite"),
+    pytest.param(CeleryOnRedisHarness, id="celery-redis", marks=pytest.mark.needs("redis")),
+    pytest.param(CeleryOnPostgresHarness, id="celery-postgres", marks=pytest.mark.needs("postgres")),
 ]
 
 

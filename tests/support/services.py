@@ -178,6 +178,25 @@ def flush_redis_database(url: str) -> None:
 
 
 @contextmanager
+def own_postgres_database() -> Iterator[str]:
+    """Create a database with a random name on the server at ``POSTGRES_URL``, yield its URL, and drop it."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.pool import NullPool
+
+    server = make_url(os.environ["POSTGRES_URL"])
+    name = f"dispatcher_test_{secrets.token_hex(4)}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.execute(text(f'CREATE DATABASE "{name}"'))
+    try:
+        yield server.set(database=name).render_as_string(hide_password=False)
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+
+
+@contextmanager
 def own_namespace() -> Iterator[str]:
     """Create a namespace with a random name, yield the name, and delete it with what it holds.
 

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Talking to the broker: sending messages over one connection, revoking, and asking whether it is there.
+
+Everything here runs in the broker's lane and may block for as long as the socket time-outs allow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import QueueNotFound
+from kombu.exceptions import EncodeError, OperationalError
+from kombu.pidbox import Mailbox
+
+from dispatcher.backends.base import Postponed, Rejected, Sent, Submission, SubmitResult
+from dispatcher.backends.celery.app import TASK_NAME, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from celery import Celery
+
+    from dispatcher.backends.celery.batch import Batch
+
+WORKLOAD_AT_FAULT = (EncodeError, QueueNotFound)
+"""What Celery says of a message that it cannot make, before the broker is asked for anything."""
+
+
+class BrokerAwayError(Exception):
+    """No connection to the broker could be made; the message is one line without credentials."""
+
+
+class Publisher:
+    """Sends batches over one connection, which is made when it is needed and kept while it works.
+
+    :param app: the app that ``create_app`` made
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._task = app.tasks[TASK_NAME]
+        self._connection: Any = None
+        self._producer: Any = None
+
+    def send(self, batch: Batch) -> None:
+        """Send a batch, in its order, until it is done or its time is up.
+
+        A queue that the broker refuses is skipped for the rest of the batch, so that it cannot hold up the
+        others. Once no connection can be made, the rest is postponed.
+
+        :param batch: what to send; holds the results afterwards
+        """
+        refused: dict[str, Postponed] = {}
+        while (submission := batch.next()) is not None:
+            if submission.queue in refused:
+                batch.settle(submission.token, refused[submission.queue])
+                continue
+            try:
+                producer = self._connected()
+            except BrokerAwayError as exc:
+                away = Postponed(str(exc))
+                batch.settle(submission.token, away)
+                batch.postpone_rest(away)
+                return
+            result = self._publish(producer, submission)
+            if isinstance(result, Postponed) and not result.ambiguous:
+                refused[submission.queue] = result
+            batch.settle(submission.token, result)
+
+    def check(self) -> None:
+        """Make a connection and close it again.
+
+        :raises BrokerAwayError: there is none to be had
+        """
+        connect(self._app).release()
+
+    def revoke(self, tokens: Collection[str]) -> None:
+        """Tell the workers to drop these messages, and to stop (SIGTERM) those that run.
+
+        This is what ``app.control.revoke`` sends. That one publishes from a pool that all apps of the process
+        share, and tries for ever, so the connection is one of its own and new: one that certainly works.
+
+        :param tokens: task ids
+        :raises BrokerAwayError: nobody was told
+        """
+        connection = connect(self._app)
+        conf = self._app.conf
+        make: Any = Mailbox  # kombu has types only here and there
+        mailbox = make(conf.control_exchange, "fanout", connection, serializer=conf.task_serializer)
+        mailbox.abcast("revoke", {"task_id": list(tokens), "terminate": True, "signal": "SIGTERM"})
+        connection.release()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._disconnect()
+
+    def _connected(self) -> Any:
+        if self._producer is None:
+            self._connection = connect(self._app)
+            self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
+        return self._producer
+
+    def _disconnect(self) -> None:
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is not None:
+            connection.collect()
+
+    def _publish(self, producer: Any, submission: Submission) -> SubmitResult:
+        try:
+            self._task.apply_async(
+                args=(submission.payload,),
+                task_id=submission.token,
+                queue=submission.queue,
+                producer=producer,
+                retry=False,
+                # Workers log it and send it to monitors; the payload holds a JWT.
+                argsrepr=f"('<workload of {submission.token}>',)",
+            )
+        except WORKLOAD_AT_FAULT as exc:
+            return Rejected(f"Celery cannot send the workload: {describe(exc)}")
+        except OperationalError as exc:
+            refused = isinstance(exc.__cause__, _channel_errors(producer))
+            self._disconnect()
+            if refused:
+                return Postponed(f"the broker refused the message: {describe(exc)}")
+            return Postponed(f"the connection to the broker was lost: {describe(exc)}", ambiguous=True)
+        except Exception as exc:  # noqa: BLE001  # one message that fails must not hold up the others
+            self._disconnect()
+            reason = f"sending failed: {type(exc).__name__}: {describe(exc)}"
+            return Postponed(reason, ambiguous=True)
+        return Sent(submission.token)
+
+
+def connect(app: Celery) -> Any:
+    """Connect to the broker, trying each of its addresses once.
+
+    :param app: a Celery app
+    :returns: a ``kombu.Connection``
+    :raises BrokerAwayError: no address answers
+    """
+    connection = app.connection_for_write()
+    try:
+        connection.ensure_connection(max_retries=max(0, len(connection.alt) - 1))
+        # The first channel belongs to connecting: Redis is asked for an answer here.
+        connection.default_channel  # noqa: B018
+    except Exception as exc:
+        connection.collect()
+        raise BrokerAwayError(f"no connection to the broker: {describe(exc)}") from exc
+    return connection
+
+
+def _channel_errors(producer: Any) -> tuple[Any, ...]:
+    connection = producer.connection
+    return () if connection is None else tuple(connection.channel_errors)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the results that workers stored: many in one statement, and only what has ended.
+
+Key-value back ends (Redis) and databases can do that. What is stored is taken as it is; Celery's own way
+makes exception objects of it, of whatever class the store names. Everything here runs in the results' lane.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery import states
+from celery.backends.database import DatabaseBackend
+from celery.backends.redis import RedisBackend
+from sqlalchemy import LargeBinary, delete, select, type_coerce
+
+from dispatcher.backends.base import Observation
+from dispatcher.backends.celery.app import describe, one_line
+from dispatcher.domain.launch import claimant_from_nonce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    Meta = Mapping[str, Any]
+    Decode = Callable[[], Meta]
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1000
+"""Results per statement; some databases allow no more than a few thousand parameters."""
+
+
+class Results:
+    """The stored results of launches.
+
+    :param open_backend: opens Celery's result back end, see ``create_app``
+    """
+
+    def __init__(self, open_backend: Callable[[], Any]) -> None:
+        self._open_backend = open_backend
+        self._store: Store | None = None
+        self._unreadable: set[str] = set()
+
+    def read(self, tokens: Collection[str]) -> list[Observation]:
+        """Return the endings that are stored for ``tokens``.
+
+        A result that cannot be decoded is no evidence: it is named in the log, once, and left out.
+
+        :param tokens: task ids
+        :raises ConfigurationError: the URL of the result back end cannot be read
+        :raises Exception: the driver's error, where the result back end is away
+        """
+        store = self._opened()
+        self._unreadable.intersection_update(tokens)
+        endings: list[Observation] = []
+        for chunk in _chunks(tokens):
+            for token, decode in store.read(chunk):
+                ending = self._ending(token, decode)
+                if ending is not None:
+                    endings.append(ending)
+        return endings
+
+    def forget(self, tokens: Collection[str]) -> None:
+        """Delete stored results; one that is not there is no error.
+
+        :param tokens: task ids
+        :raises ConfigurationError: the URL of the result back end cannot be read
+        :raises Exception: the driver's error, where the result back end is away
+        """
+        store = self._opened()
+        for chunk in _chunks(tokens):
+            store.forget(chunk)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        if self._store is not None:
+            self._store.close()
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            backend = self._open_backend()
+            database = isinstance(backend, DatabaseBackend)
+            self._store = DatabaseStore(backend) if database else KeyValueStore(backend)
+        return self._store
+
+    def _ending(self, token: str, decode: Decode) -> Observation | None:
+        try:
+            return observation(token, decode())
+        except Exception as exc:  # noqa: BLE001  # whatever somebody else stored, it must not stop the rest
+            if token not in self._unreadable:
+                self._unreadable.add(token)
+                log.warning("The stored result of %s cannot be read: %s", token, describe(exc))
+            return None
+
+
+class Store(Protocol):
+    """A result back end that reads and deletes many results at once."""
+
+    def read(self, tokens: Sequence[str]) -> Iterator[tuple[str, Decode]]:
+        """Yield what is stored for ``tokens``, still to be decoded; what has not ended may be left out."""
+
+    def forget(self, tokens: Sequence[str]) -> None:
+        """Delete what is stored for ``tokens``."""
+
+    def close(self) -> None:
+        """Close idle connections."""
+
+
+class KeyValueStore:
+    """Redis, or another key-value back end of Celery.
+
+    :param backend: Celery's back end
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def read(self, tokens: Sequence[str]) -> Iterator[tuple[str, Decode]]:
+        """See ``Store``."""
+        keys = self._keys(tokens)
+        values = self._backend.mget(keys)
+        if hasattr(values, "get"):
+            values = [values.get(key) for key in keys]
+        for token, value in zip(tokens, values, strict=True):
+            if value is not None:
+                yield token, partial(self._backend.decode, value)
+
+    def forget(self, tokens: Sequence[str]) -> None:
+        """See ``Store``."""
+        keys = self._keys(tokens)
+        if isinstance(self._backend, RedisBackend):
+            self._backend.client.delete(*keys)
+            return
+        for key in keys:
+            self._backend.delete(key)
+
+    def close(self) -> None:
+        """See ``Store``."""
+        if isinstance(self._backend, RedisBackend):
+            self._backend.client.connection_pool.disconnect()
+
+    def _keys(self, tokens: Sequence[str]) -> list[Any]:
+        return [self._backend.get_key_for_task(token) for token in tokens]
+
+
+class DatabaseStore:
+    """A database, in the table of Celery's own back end.
+
+    :param backend: Celery's back end
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._table = backend.task_cls
+
+    def read(self, tokens: Sequence[str]) -> Iterator[tuple[str, Decode]]:
+        """See ``Store``."""
+        table = self._table
+        # Unpickled row by row: one that fails would take the whole statement with it.
+        pickled = type_coerce(table.result, LargeBinary)
+        worker = [table.worker] if hasattr(table, "worker") else []
+        statement = select(table.task_id, table.status, pickled, *worker).where(
+            table.task_id.in_(tokens), table.status.in_(states.READY_STATES)
+        )
+        with self._backend.ResultSession() as session:
+            rows = session.execute(statement).all()
+        for row in rows:
+            yield row[0], partial(self._meta, *row[1:])
+
+    def forget(self, tokens: Sequence[str]) -> None:
+        """See ``Store``."""
+        with self._backend.ResultSession() as session, session.begin():
+            session.execute(delete(self._table).where(self._table.task_id.in_(tokens)))
+
+    def close(self) -> None:
+        """See ``Store``: each session has a connection of its own, closed with it."""
+
+    def _meta(self, status: str, pickled: bytes | None, worker: str | None = None) -> Meta:
+        result = None if pickled is None else self._table.result.type.pickler.loads(pickled)
+        return {"status": status, "result": result, "worker": worker}
+
+
+def observation(token: str, meta: Meta) -> Observation | None:
+    """Return what a stored result says, or None where nothing has ended.
+
+    STARTED, PENDING and RETRY are no evidence of anything.
+
+    :param token: the task id
+    :param meta: what Celery stores: ``status``, ``result`` and, with extended results, ``worker``
+    """
+    status, result, hostname = meta["status"], meta.get("result"), meta.get("worker")
+    if status == states.SUCCESS:
+        return Observation(token, ok=True, hostname=hostname, claimant=_claimant(result))
+    if status == states.REVOKED:
+        return Observation(token, ok=False, reason="revoked", hostname=hostname)
+    if status == states.FAILURE:
+        return Observation(token, ok=False, reason=_reason(result), hostname=hostname)
+    return None
+
+
+def _claimant(result: Any) -> str | None:
+    nonce = result.get("claimant") if isinstance(result, dict) else None
+    return claimant_from_nonce(nonce) if isinstance(nonce, str) else None
+
+
+def _reason(result: Any) -> str:
+    if isinstance(result, BaseException):
+        return one_line(f"{type(result).__name__}: {result}")
+    if isinstance(result, dict) and "exc_type" in result:
+        message = result.get("exc_message", "")
+        parts = message if isinstance(message, (list, tuple)) else [message]
+        return one_line(f"{result['exc_type']}: {', '.join(str(part) for part in parts)}")
+    return one_line(f"failed: {result}")
+
+
+def _chunks(tokens: Collection[str]) -> Iterator[list[str]]:
+    ordered = list(tokens)
+    for start in range(0, len(ordered), CHUNK):
+        yield ordered[start : start + CHUNK]
