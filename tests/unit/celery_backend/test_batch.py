@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dispatcher.backends.base import Postponed, Sent
+from dispatcher.backends.celery.batch import Batch
+from tests.support.backend_harness import make_submission
+
+LONG = 60.0
+NOW = 0.0
+
+
+def order_of(batch):
+    order = []
+    while (submission := batch.next()) is not None:
+        order.append(submission)
+        batch.settle(submission.token, Sent(submission.token))
+    return order
+
+
+def test_highest_priority_first_and_the_given_order_among_equals():
+    """Known fault 32: the lowest priority went first."""
+    submissions = [make_submission(priority=weight) for weight in (1, 5, 10, 5, 1)]
+
+    order = order_of(Batch(submissions, LONG))
+
+    assert order == [submissions[index] for index in (2, 1, 3, 0, 4)]
+
+
+def test_each_token_has_its_answer():
+    submissions = [make_submission() for _ in range(3)]
+    batch = Batch(submissions, LONG)
+    order_of(batch)
+
+    assert batch.close() == {one.token: Sent(one.token) for one in submissions}
+
+
+def test_nothing_more_is_handed_out_once_the_time_is_up():
+    submissions = [make_submission(), make_submission()]
+    batch = Batch(submissions, NOW)
+
+    assert batch.next() is None
+    results = batch.close()
+
+    assert results.keys() == {one.token for one in submissions}
+    for result in results.values():
+        assert isinstance(result, Postponed)
+        assert not result.ambiguous
+        assert result.retry_after == 0.0
+
+
+def test_what_has_not_come_back_may_be_there_and_the_rest_certainly_is_not():
+    first, second, third = (make_submission(priority=weight) for weight in (3, 2, 1))
+    batch = Batch([first, second, third], LONG)
+    batch.settle(batch.next().token, Sent(first.token))
+    batch.next()
+
+    results = batch.close()
+
+    assert results[first.token] == Sent(first.token)
+    assert results[second.token].ambiguous
+    assert not results[third.token].ambiguous
+    assert results[third.token].retry_after is None
+
+
+def test_what_comes_back_after_the_end_changes_no_answer():
+    submission, other = make_submission(priority=1), make_submission()
+    batch = Batch([submission, other], LONG)
+    batch.next()
+    results = batch.close()
+
+    batch.settle(submission.token, Sent(submission.token))
+
+    assert isinstance(results[submission.token], Postponed)
+    assert batch.next() is None
+
+
+def test_the_rest_can_be_given_up_with_one_reason():
+    submissions = [make_submission() for _ in range(3)]
+    batch = Batch(submissions, LONG)
+    batch.settle(batch.next().token, Sent("first"))
+
+    batch.postpone_rest(Postponed("away"))
+
+    results = batch.close()
+    assert [results[one.token] for one in submissions] == [
+        Sent("first"),
+        Postponed("away"),
+        Postponed("away"),
+    ]
