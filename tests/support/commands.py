@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-COMMAND_SECONDS = 100
+COMMAND_SECONDS = 180
 
 _SEVERAL = """
 import sys
