@@ -89,7 +89,7 @@ def _report(execution: Execution, api: CallbackApi, exit_code: int, output: str 
         api.report("failed" if exit_code else "success", output)
     except CallbackRefusedError as exc:
         return stopped(execution, exc.reason)
-    return Completed(exit_code)
+    return Completed(exit_code, execution.claimant)
 
 
 def _run_without_endpoint(

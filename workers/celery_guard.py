@@ -41,10 +41,11 @@ def install_guard(instance: Any, **_: Any) -> None:
     app.task(name=TASK_NAME, track_started=False, shared=False)(execute_workload)
 
 
-def execute_workload(payload: str) -> None:
+def execute_workload(payload: str) -> dict[str, str] | None:
     """Run one delivered message; each delivery is a claimant of its own.
 
     :param payload: JSON of the workload
+    :returns: the result that Celery stores: it names the claimant, which proves whose ending it is (rule 13)
     :raises Ignore: the claim was refused; the message is acknowledged and no result is stored
     :raises InvalidWorkloadError: the payload is not a workload
     :raises Exception: whatever else the guard raises; Celery stores it as FAILURE
@@ -57,6 +58,7 @@ def execute_workload(payload: str) -> None:
     log.info("[%s] %s", current_task.request.id, outcome)
     if isinstance(outcome, Refused):
         raise Ignore
+    return None if outcome.claimant is None else {"claimant": outcome.claimant}
 
 
 def _logs_to_stdout() -> bool:

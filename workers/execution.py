@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dispatcher.domain.pod_claimant import POD_UID_VARIABLE, nonce_in_pod
 from dispatcher.domain.wire import LAUNCH_CLAIMANT_HEADER, LAUNCH_TOKEN_CLAIM, LAUNCH_TOKEN_HEADER
 
 if TYPE_CHECKING:
@@ -73,4 +75,10 @@ def _launch(workload_jwt: str, kind: str, subject_id: str) -> Execution | None:
     token = read_launch_token(workload_jwt)
     if token is None:
         return None
-    return Execution(token=token, claimant=str(uuid.uuid4()), kind=kind, subject_id=subject_id)
+    return Execution(token=token, claimant=_nonce(), kind=kind, subject_id=subject_id)
+
+
+def _nonce() -> str:
+    start = str(uuid.uuid4())
+    pod_uid = os.environ.get(POD_UID_VARIABLE)
+    return nonce_in_pod(pod_uid, start) if pod_uid else start

@@ -98,7 +98,7 @@ def run_task(
 
 def _outcome(execution: Execution, calls: TaskCalls, exit_code: int) -> Outcome:
     if calls.reported:
-        return Completed(exit_code)
+        return Completed(exit_code, execution.claimant)
     if calls.stop_reason is not None:
         return stopped(execution, calls.stop_reason)
     raise ReportNotDeliveredError(

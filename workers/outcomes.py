@@ -26,9 +26,11 @@ class Completed:
     """The workload ran to its end and, if it has a launch, its report was accepted.
 
     :param exit_code: exit code of the process that ran the task or callback
+    :param claimant: nonce of the execution that held the claim, if the workload has a launch
     """
 
     exit_code: int
+    claimant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,11 @@ class Stopped:
     """The API server told the worker, after the claim, that this launch is to stop.
 
     :param reason: a value of ``RefusalReason``, or the reason that Airflow gave
+    :param claimant: nonce of the execution that held the claim
     """
 
     reason: str
+    claimant: str | None = None
 
 
 Outcome: TypeAlias = Completed | Refused | Stopped
@@ -81,7 +85,7 @@ def stopped(execution: Execution, reason: str) -> Stopped:
     """Log and count a stop after the claim, and return it as the outcome (rule 12)."""
     log.warning("%s was stopped by the API server (%s).", _start(execution), reason)
     metrics.count(metrics.STOPPED, kind=execution.kind, reason=reason)
-    return Stopped(reason)
+    return Stopped(reason, execution.claimant)
 
 
 def _start(execution: Execution) -> str:

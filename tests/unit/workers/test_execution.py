@@ -61,3 +61,14 @@ def test_an_execution_names_its_subject():
 
     assert str(execution_of_task(task)) == f"launch {TOKEN} of task {task.ti.id}"
     assert str(execution_of_callback(callback)) == f"launch {TOKEN} of callback {callback.callback.id}"
+
+
+def test_the_nonce_of_a_pod_begins_with_its_uid_and_differs_in_each_start(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_LAUNCH_POD_UID", "the-uid")
+    workload = make_task_workload(launch_token=TOKEN)
+
+    first, second = execution_of_task(workload), execution_of_task(workload)
+
+    assert first.claimant.startswith("the-uid/")
+    assert second.claimant.startswith("the-uid/")
+    assert first.claimant != second.claimant

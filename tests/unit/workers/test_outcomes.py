@@ -37,7 +37,7 @@ def counters():
     ("end", "outcome", "counter"),
     [
         (refused, Refused("launch_revoked"), "dispatcher.launch.refused"),
-        (stopped, Stopped("launch_revoked"), "dispatcher.launch.stopped"),
+        (stopped, Stopped("launch_revoked", EXECUTION.claimant), "dispatcher.launch.stopped"),
     ],
 )
 def test_an_end_is_logged_in_one_line_and_counted(caplog, counters, end, outcome, counter):
