@@ -67,11 +67,13 @@ class ChildProcess:
     def stop(self) -> None:
         """Ask the process to end, and kill its whole group when it does not, or leaves children behind."""
         self.ask_to_end()
-        with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(STOP_SECONDS)
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.popen.wait()
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(STOP_SECONDS)
+        finally:  # the test's own time limit may strike while we wait
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self.popen.wait()
 
 
 def start(command: Sequence[str], log: Path, env: Mapping[str, str], cwd: Path) -> ChildProcess:
