@@ -72,7 +72,7 @@ class Objects:
         :param namespace: of the path; empty for objects without one.
         :param dry_run: check and complete it, but store nothing.
         """
-        obj = shapes.decode(body, resource.kind, resource.shape)
+        obj = _decode(resource, body)
         metadata = obj["metadata"]
         if metadata.pop("resourceVersion", None):
             raise status.internal("resourceVersion should not be set on objects to be created")
@@ -106,7 +106,7 @@ class Objects:
     ) -> Json:
         """Replace an object, or with ``of_status`` its status."""
         old = self._existing(resource, namespace, name)
-        new = shapes.decode(body, resource.kind, resource.shape)
+        new = _decode(resource, body)
         _place(new["metadata"], namespace, resource)
         wanted, found = new["metadata"].get("uid"), old["metadata"]["uid"]
         if wanted not in {None, found}:
@@ -129,7 +129,10 @@ class Objects:
         """
         old = self._existing(resource, namespace, name)
         patched = patches.apply(content_type, resource.present(old), body)
-        new = shapes.decode(patched, resource.kind, resource.shape)
+        try:
+            new = shapes.decode(patched, resource.kind, resource.shape)
+        except shapes.ShapeError as exc:
+            raise status.invalid("", "", [status.wrong("patch", body, str(exc))]) from exc
         _place(new["metadata"], namespace, resource)
         uid = new["metadata"].get("uid")
         if uid not in {None, old["metadata"]["uid"]}:
@@ -196,6 +199,13 @@ class Objects:
         if _was_held_by_finalizers(old, stored):
             self.deletions.finish(resource, stored)
         return resource.present(stored)
+
+
+def _decode(resource: Resource, body: Any) -> Json:
+    try:
+        return shapes.decode(body, resource.kind, resource.shape)
+    except shapes.ShapeError as exc:
+        raise status.bad_request(str(exc)) from exc
 
 
 def _place(metadata: Json, namespace: str, resource: Resource) -> None:

@@ -68,7 +68,7 @@ async def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         store, notifier, deletions, max_running=options.max_running, environment=dict(os.environ)
     )
     token = secrets.token_urlsafe(32)
-    listening = socket.create_server((options.host, options.port))
+    listening = _listen(options.host, options.port)
     server: uvicorn.Server
 
     def closing() -> bool:
@@ -89,6 +89,26 @@ async def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         await stack.enter_async_context(_background(_wake_at_end(notifier, closing)))
         on_ready(url)
         await server.serve(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that takes connections.
+
+    The protocol is named: asyncio switches delayed sending off only where it is, and an answer in two parts
+    would else wait for the client's acknowledgement, some 40 ms.
+    """
+    family, kind, protocol, _name, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 def _server_config(application: Any) -> uvicorn.Config:

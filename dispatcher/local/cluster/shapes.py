@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import Any, TypeAlias
 
-from dispatcher.local.cluster import status
 from dispatcher.local.cluster.store import Json
 
 Shape: TypeAlias = Any
@@ -79,21 +78,24 @@ _QUANTITY = re.compile(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)")
 _JSON_NAMES = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object"}
 
 
+class ShapeError(ValueError):
+    """JSON that is no object of the kind."""
+
+
 def decode(body: Any, kind: str, shape: Shape) -> Json:
     """Return a copy of a request's object without null fields.
 
-    :raises ApiError: 400, it is of another kind or version, or a field has the wrong JSON type.
+    :raises ShapeError: it is of another kind or version, or a field has the wrong JSON type.
     """
     if not isinstance(body, dict):
-        raise status.bad_request(f"the object provided is unrecognized (must be of type {kind})")
+        raise ShapeError(f"the object provided is unrecognized (must be of type {kind})")
     found_kind, found_version = body.get("kind") or kind, body.get("apiVersion") or "v1"
     if (found_kind, found_version) != (kind, "v1"):
-        message = f'{found_kind} in version "{found_version}" cannot be handled as a {kind}'
-        raise status.bad_request(message)
+        raise ShapeError(f'{found_kind} in version "{found_version}" cannot be handled as a {kind}')
     try:
         decoded = _convert(body, shape, "")
     except TypeError as exc:
-        raise status.bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: {exc}') from exc
+        raise ShapeError(f'{kind} in version "v1" cannot be handled as a {kind}: {exc}') from exc
     obj: Json = {name: value for name, value in decoded.items() if name not in {"kind", "apiVersion"}}
     metadata = obj.setdefault("metadata", {})
     for name in _DROPPED_WHEN_EMPTY & metadata.keys():

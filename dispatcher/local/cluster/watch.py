@@ -94,8 +94,8 @@ class Watches:
 
 def _next_bookmark(now: float, end: float, interval: float) -> float:
     """Return when the next bookmark is due: regularly, and shortly before the end of the watch."""
-    before_end = end - BOOKMARK_BEFORE_END_SECONDS
-    return min(now + interval, before_end) if now < before_end else end + interval
+    regular, before_end = now + interval, end - BOOKMARK_BEFORE_END_SECONDS
+    return min(regular, before_end) if now < before_end else regular
 
 
 def _seen(resource: Resource, query: WatchQuery, changes: list[Change]) -> Iterator[bytes]:
