@@ -10,9 +10,9 @@ from dispatcher.domain.wire import RefusalReason
 from dispatcher.local.errors import LocalModeError
 from dispatcher.local.tour.expectations import STANDBY
 from dispatcher.local.tour.pods import PodWatcher
+from dispatcher.local.tour.refusals import LogReader, refusal_in
 from dispatcher.local.tour.stale import StalledScheduler
 from dispatcher.local.tour.waiting import wait_for
-from dispatcher.local.tour.worker import LogReader, refusal_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
