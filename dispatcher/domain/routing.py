@@ -25,7 +25,7 @@ class Match(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    kind: str | None = Field(default=None, pattern="^(task|callback|test_connection)$")
+    kind: WorkloadKind | None = Field(default=None, strict=False)
     queue: str | None = None
     dag_id: str | None = None
     task_id: str | None = None
@@ -38,7 +38,7 @@ class Match(BaseModel):
 
     def holds(self, view: WorkloadView) -> bool:
         """Whether ``view`` meets every condition."""
-        if self.kind is not None and self.kind != view.kind.value:
+        if self.kind is not None and self.kind is not view.kind:
             return False
         if self.has_pod_override is not None and self.has_pod_override != view.has_pod_override:
             return False
@@ -60,7 +60,7 @@ class Rule(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     match: Match
-    backend: str = Field(pattern="^(celery|kubernetes)$")
+    backend: BackendName = Field(strict=False)
     queue: str | None = Field(default=None, min_length=1)
 
 
@@ -127,7 +127,7 @@ class Router:
         own_queue = self._own_queue(view)
         for number, rule in enumerate(self.rules, start=1):
             if rule.match.holds(view):
-                return Route(BackendName(rule.backend), rule.queue or own_queue, f"routes rule {number}")
+                return Route(rule.backend, rule.queue or own_queue, f"routes rule {number}")
         return self._built_in(view, own_queue)
 
     def _own_queue(self, view: WorkloadView) -> str:
