@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from pathlib import Path
@@ -14,9 +17,12 @@ from dispatcher.domain.lifecycle import BackendName
 from dispatcher.domain.routing import Router, Rule, parse_rules
 
 E = TypeVar("E", bound=Enum)
+N = TypeVar("N", int, float)
 
 SECTION = "dispatcher"
 DEFAULT_KUBERNETES_QUEUE = "kubernetes"
+
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 class ConfigSource(Protocol):
@@ -24,6 +30,9 @@ class ConfigSource(Protocol):
 
     def get(self, section: str, key: str, **kwargs: Any) -> str | None:
         """Return a setting as text."""
+
+    def getsection(self, section: str) -> Mapping[str, Any] | None:
+        """Return what is set in a section, without the defaults that providers declare."""
 
 
 class FenceMode(StrEnum):
@@ -75,28 +84,31 @@ class Settings:
         )
 
 
-def load(conf: ConfigSource) -> Settings:
+def load(conf: ConfigSource, shared: ConfigSource | None = None) -> Settings:
     """Read and check the settings.
 
     :param conf: Airflow's configuration, team-aware where an executor passes its own
+    :param shared: the configuration of the whole deployment, for what teams share: a team-aware one does not
+        fall back to it. Airflow's own where it is not given
     :raises ConfigurationError: names the key that is wrong and says what it may be
     """
-    queued_timeout = _number(conf, "scheduler", "task_queued_timeout", 600.0, minimum=1)
-    ttl = _number(conf, SECTION, "workload_token_ttl", 0.0, minimum=0)
+    shared = shared or _airflow_conf()
+    queued_timeout = _seconds(shared, "scheduler", "task_queued_timeout", 600.0, minimum=1)
+    ttl = _seconds(conf, SECTION, "workload_token_ttl", 0.0, minimum=0)
     return Settings(
         kubernetes_queue=_kubernetes_queue(conf),
         callback_queue=_text(conf, "callback_queue", "callbacks"),
         callback_backend=_choice(conf, "callback_backend", BackendName, BackendName.CELERY),
-        default_queue=conf.get("operators", "default_queue", fallback="default") or "default",
+        default_queue=shared.get("operators", "default_queue", fallback="default") or "default",
         rules=_rules(conf),
-        fence=load_fence_mode(conf),
+        fence=load_fence_mode(shared),
         workload_token_ttl=ttl or 2 * queued_timeout,
-        pod_creation_concurrency=int(_number(conf, SECTION, "pod_creation_concurrency", 32, minimum=1)),
+        pod_creation_concurrency=_count(conf, "pod_creation_concurrency", 32, minimum=1),
         workload_delivery=_choice(conf, "workload_delivery", WorkloadDelivery, WorkloadDelivery.ARGS),
-        launch_retention_days=int(_number(conf, SECTION, "launch_retention_days", 30, minimum=1)),
-        callback_relaunches=int(_number(conf, SECTION, "callback_relaunches", 1, minimum=0)),
-        heartbeat_timeout=_number(conf, "scheduler", "task_instance_heartbeat_timeout", 300.0, minimum=1),
-        deployment=_deployment(conf),
+        launch_retention_days=_count(shared, "launch_retention_days", 30, minimum=1),
+        callback_relaunches=_count(conf, "callback_relaunches", 1, minimum=0),
+        heartbeat_timeout=_seconds(shared, "scheduler", "task_instance_heartbeat_timeout", 300.0, minimum=1),
+        deployment=_deployment(shared),
     )
 
 
@@ -116,9 +128,11 @@ def _text(conf: ConfigSource, key: str, default: str) -> str:
 
 def _kubernetes_queue(conf: ConfigSource) -> str:
     own = _text(conf, "kubernetes_queue", DEFAULT_KUBERNETES_QUEUE)
-    if own != DEFAULT_KUBERNETES_QUEUE:
+    inherited = conf.get("celery_kubernetes_executor", "kubernetes_queue", fallback=None)
+    if own != DEFAULT_KUBERNETES_QUEUE or not inherited:
         return own
-    return conf.get("celery_kubernetes_executor", "kubernetes_queue", fallback=own) or own
+    is_set = "kubernetes_queue" in (conf.getsection(SECTION) or {})
+    return own if is_set else inherited
 
 
 def _choice(conf: ConfigSource, key: str, choices: type[E], default: E) -> E:
@@ -130,26 +144,39 @@ def _choice(conf: ConfigSource, key: str, choices: type[E], default: E) -> E:
         raise ConfigurationError(f"[{SECTION}] {key} is {value!r}; it must be one of: {allowed}") from exc
 
 
-def _number(conf: ConfigSource, section: str, key: str, default: float, *, minimum: float) -> float:
-    value = conf.get(section, key, fallback=str(default))
+def _seconds(conf: ConfigSource, section: str, key: str, default: float, *, minimum: float) -> float:
+    value = conf.get(section, key, fallback=None) or str(default)
     try:
-        number = float(value) if value not in (None, "") else float(default)
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ConfigurationError(f"[{section}] {key} is {value!r}; it must be a number of seconds")
+    return _at_least(minimum, number, section, key)
+
+
+def _count(conf: ConfigSource, key: str, default: int, *, minimum: int) -> int:
+    value = conf.get(SECTION, key, fallback=None) or str(default)
+    try:
+        number = int(value)
     except ValueError as exc:
-        raise ConfigurationError(f"[{section}] {key} is {value!r}; it must be a number") from exc
+        raise ConfigurationError(f"[{SECTION}] {key} is {value!r}; it must be a whole number") from exc
+    return _at_least(minimum, number, SECTION, key)
+
+
+def _at_least(minimum: N, number: N, section: str, key: str) -> N:
     if number < minimum:
-        raise ConfigurationError(f"[{section}] {key} is {value}; it must be at least {minimum:g}")
+        raise ConfigurationError(f"[{section}] {key} is {number:g}; it must be at least {minimum:g}")
     return number
 
 
 def _rules(conf: ConfigSource) -> tuple[Rule, ...]:
-    inline = conf.get(SECTION, "routes", fallback=None)
-    path = conf.get(SECTION, "routes_file", fallback=None)
-    if inline and inline.strip():
-        if path:
-            raise ConfigurationError(f"[{SECTION}] routes and routes_file are both set; keep one of them")
-        return parse_rules(inline, f"[{SECTION}] routes")
+    inline = _text(conf, "routes", "")
+    path = _text(conf, "routes_file", "")
+    if inline and path:
+        raise ConfigurationError(f"[{SECTION}] routes and routes_file are both set; keep one of them")
     if not path:
-        return ()
+        return parse_rules(inline, f"[{SECTION}] routes")
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -158,15 +185,34 @@ def _rules(conf: ConfigSource) -> tuple[Rule, ...]:
 
 
 def _deployment(conf: ConfigSource) -> str:
-    chosen = conf.get(SECTION, "deployment", fallback=None)
-    if chosen:
-        return chosen
-    address = conf.get("database", "sql_alchemy_conn", fallback="") or ""
-    return hashlib.sha256(_without_credentials(address).encode()).hexdigest()[:10]
+    chosen = _text(conf, "deployment", "")
+    if not chosen:
+        address = conf.get("database", "sql_alchemy_conn", fallback="") or ""
+        return hashlib.sha256(_without_credentials(address).encode()).hexdigest()[:10]
+    if not _LABEL_VALUE.fullmatch(chosen):
+        raise ConfigurationError(
+            f"[{SECTION}] deployment is {chosen!r}; as the value of a pod label it must be 1 to 63 letters, "
+            "digits, '-', '_' or '.', and begin and end with a letter or digit"
+        )
+    return chosen
 
 
 def _without_credentials(address: str) -> str:
-    scheme, separator, rest = address.partition("://")
-    if not separator:
-        return address
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    """Return the address of a database without what may change while it stays the same database."""
+    from sqlalchemy.engine import URL, make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(address).difference_update_query(("user", "password"))
+    except ArgumentError:
+        return ""
+    bare = URL.create(
+        url.get_backend_name(), host=url.host, port=url.port, database=url.database, query=url.query
+    )
+    return bare.render_as_string()
+
+
+def _airflow_conf() -> ConfigSource:
+    from airflow.configuration import conf
+
+    return conf
