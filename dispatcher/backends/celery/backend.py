@@ -105,7 +105,9 @@ class CeleryBackend:
         else:
             return None
         address = services.app.connection_for_write().as_uri()
-        return f"The Celery broker {address} cannot be used ({reason}): start it or correct broker_url"
+        return (
+            f"The Celery broker {address} cannot be used ({reason}): start it or correct [celery] broker_url"
+        )
 
     def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
         """Send messages, highest priority first, for as long as the operation time-out allows.
@@ -179,10 +181,10 @@ class CeleryBackend:
         return self._results.start(lambda: services.results.read(tokens))
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
-        """Have workers drop the messages that wait and stop, by SIGTERM, those that run.
+        """Have workers drop the messages that they have not started, or are yet to get.
 
-        A worker that is restarted forgets it, and a broker that is away is told when it is back: what really
-        refuses a revoked launch is the fence.
+        What runs is stopped by the fence, at its next heartbeat. The fence also refuses what a restarted
+        worker forgot was revoked; a broker that is away is told when it is back.
 
         :param artefacts: what to stop
         """

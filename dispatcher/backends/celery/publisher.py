@@ -75,7 +75,10 @@ class Publisher:
         connect(self._app).release()
 
     def revoke(self, tokens: Collection[str]) -> None:
-        """Tell the workers to drop these messages, and to stop (SIGTERM) those that run.
+        """Tell the workers to drop these messages.
+
+        Nothing that runs is sent a signal: it would kill a supervisor that is about to report or to upload a
+        log, and leave the process of a callback behind. The fence stops it at its next call.
 
         This is what ``app.control.revoke`` sends. That one publishes from a pool that all apps of the process
         share, and tries for ever, so the connection is one of its own and new: one that certainly works.
@@ -87,7 +90,7 @@ class Publisher:
         conf = self._app.conf
         make: Any = Mailbox  # kombu has types only here and there
         mailbox = make(conf.control_exchange, "fanout", connection, serializer=conf.task_serializer)
-        mailbox.abcast("revoke", {"task_id": list(tokens), "terminate": True, "signal": "SIGTERM"})
+        mailbox.abcast("revoke", {"task_id": list(tokens)})
         connection.release()
 
     def close(self) -> None:
