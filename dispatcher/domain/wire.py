@@ -7,7 +7,7 @@ that reads. Pure: no import of Airflow.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 LAUNCH_TOKEN_HEADER = "Airflow-Launch-Token"
 """Request header with the launch token (a UUID) the worker was started for."""
@@ -19,7 +19,7 @@ LAUNCH_TOKEN_CLAIM = "launch_token"
 """Claim of the workload JWT, and of the execution JWT after the claim, with the launch token."""
 
 
-class RefusalReason(str, Enum):
+class RefusalReason(StrEnum):
     """Why the fence refuses a call: the value of ``detail.reason`` in its answer.
 
     The first four come with status 409, ``launch_token_invalid`` with status 400.
