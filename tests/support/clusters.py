@@ -8,8 +8,8 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,10 +139,16 @@ def embedded_cluster(directory: Path, *arguments: str) -> Iterator[tuple[Path, p
 
 
 @contextmanager
-def started(command: Sequence[str], directory: Path, ready: str) -> Iterator[processes.ChildProcess]:
-    """Start a command and wait until its output has the ready line; it is stopped at the end."""
+def started(
+    command: Sequence[str], directory: Path, ready: str, env: Mapping[str, str] | None = None
+) -> Iterator[processes.ChildProcess]:
+    """Start a command and wait until its output has the ready text; it is stopped at the end.
+
+    :param directory: its working directory, also for its log.
+    :param env: its environment; this process's own when absent.
+    """
     log = directory / f"log-{secrets.token_hex(4)}"
-    process = processes.start(command, log, os.environ, cwd=directory)
+    process = processes.start(command, log, env or os.environ, cwd=directory)
     try:
         process.wait_until(lambda: ready in log.read_text(), START_SECONDS)
         yield process
@@ -169,8 +175,10 @@ def connected(kubeconfig: Path, *, embedded: bool) -> Iterator[Cluster]:
         try:
             yield cluster
         finally:
-            http.delete(cluster.path("pods"), params={"gracePeriodSeconds": "0"})
-            http.delete(f"/api/v1/namespaces/{namespace}")
+            # A test may have ended the embedded cluster.
+            with suppress(*([httpx.TransportError] if embedded else [])):
+                http.delete(cluster.path("pods"), params=NOW)
+                http.delete(f"/api/v1/namespaces/{namespace}")
 
 
 def create(cluster: Cluster, name: str, labels: dict[str, str] | None = None, **spec: Any) -> Json:

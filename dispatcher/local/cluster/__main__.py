@@ -33,9 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from dispatcher.local.cluster import server
     except ModuleNotFoundError as error:
-        if error.name not in {"starlette", "uvicorn"}:
+        package = (error.name or "").partition(".")[0]
+        if package not in {"starlette", "uvicorn"}:
             raise
-        print(MISSING.format(name=error.name), file=sys.stderr)
+        print(MISSING.format(name=package), file=sys.stderr)
         return USAGE_ERROR
     options = server.Options(
         host=given.host,
