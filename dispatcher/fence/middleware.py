@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ASGI middleware of the fence: recognises fenced calls and reads what they present.
+
+It decides nothing about launches: that happens in the route's own transaction, see ``session_hook``.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.fence.request import (
+    BODY_LIMIT,
+    Call,
+    FencedRequest,
+    PresentationError,
+    current_request,
+    find_call,
+    read_presentation,
+)
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+REFRESHED_TOKEN_HEADER = "Refreshed-API-Token"
+
+
+class FenceMiddleware:
+    """Root middleware of the API server; one instance per process.
+
+    :param app: the application behind it
+    :raises ConfigurationError: ``[dispatcher] fence`` has a value that does not exist
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        # Late imports: the plugin imports this module in every Airflow process, this runs on API servers.
+        from airflow.configuration import conf
+
+        from dispatcher.fence import session_hook
+        from dispatcher.settings import FenceMode, load_fence_mode
+
+        self._app = app
+        self._required = load_fence_mode(conf) is FenceMode.REQUIRED
+        session_hook.install()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        target = find_call(scope) if scope["type"] == "http" else None
+        if target is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            request = self._read(scope, *target)
+        except PresentationError as exc:
+            await _answer_invalid(str(exc), scope, receive, send)
+            return
+        if request.presented.token is None and not self._required:
+            # Judged by state alone, which Airflow does.
+            await self._app(scope, receive, send)
+            return
+        await self._handle(request, scope, receive, send)
+
+    def _read(self, scope: Scope, call: Call, task_instance_id: Any) -> FencedRequest:
+        from starlette.datastructures import Headers
+
+        from dispatcher.fence.tokens import bearer_token, unverified_claims
+
+        headers = Headers(scope=scope)
+        # Not verified here: the route's own authentication verifies the signature before it opens a session,
+        # so no forged claim ever reaches the judgement.
+        claims = unverified_claims(bearer_token(headers.get("authorization")))
+        presented = read_presentation(headers, claims)
+        return FencedRequest(call, task_instance_id, presented, self._required)
+
+    async def _handle(self, request: FencedRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        replaced = False
+
+        async def read() -> Message:
+            message = await receive()
+            if message["type"] == "http.request":
+                room = BODY_LIMIT - len(request.body)
+                request.body += message.get("body", b"")[:room]
+            return message
+
+        async def answer(message: Message) -> None:
+            nonlocal replaced
+            if message["type"] == "http.response.start":
+                if replaced := _was_bypassed(request, message):
+                    await _answer_bypassed(request, scope, receive, send)
+                elif _is_claim(request, message):
+                    _add_launch_token(request, message)
+            if not replaced:
+                await send(message)
+
+        context = current_request.set(request)
+        try:
+            await self._app(scope, read if request.call is Call.RUN else receive, answer)
+        finally:
+            current_request.reset(context)
+
+
+def _was_bypassed(request: FencedRequest, start: Message) -> bool:
+    accepted = HTTPStatus.OK <= start["status"] < HTTPStatus.MULTIPLE_CHOICES
+    return accepted and request.call.must_fire and not request.fired
+
+
+def _is_claim(request: FencedRequest, start: Message) -> bool:
+    return request.call is Call.RUN and start["status"] == HTTPStatus.OK
+
+
+def _add_launch_token(request: FencedRequest, start: Message) -> None:
+    """Add the launch token to the execution token that a successful claim is answered with (rule 9)."""
+    from starlette.datastructures import MutableHeaders
+
+    from dispatcher.fence.tokens import with_launch_token
+
+    headers = MutableHeaders(scope=start)
+    refreshed = headers.get(REFRESHED_TOKEN_HEADER)
+    if refreshed is not None and request.presented.token is not None:
+        headers[REFRESHED_TOKEN_HEADER] = with_launch_token(refreshed, request.presented.token)
+
+
+async def _answer_bypassed(request: FencedRequest, scope: Scope, receive: Receive, send: Send) -> None:
+    from starlette.responses import JSONResponse
+
+    log.error(
+        "The call %s was accepted unjudged: this version of Airflow handles it by statements that the fence "
+        "does not know. It is answered with 500.",
+        request.call.value,
+    )
+    response = JSONResponse({"detail": "Internal Server Error"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+    await response(scope, receive, send)
+
+
+async def _answer_invalid(message: str, scope: Scope, receive: Receive, send: Send) -> None:
+    from starlette.responses import JSONResponse
+
+    from dispatcher.fence.answers import invalid
+
+    error = invalid(message)
+    response = JSONResponse({"detail": error.detail}, status_code=error.status_code)
+    await response(scope, receive, send)
