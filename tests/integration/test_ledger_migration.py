@@ -181,12 +181,18 @@ def test_downgrade_starts_from_the_present_revision(manager):
         manager.downgrade("base", from_revision="0001")
 
 
-def test_a_missing_table_is_said_in_one_line(manager, db_session):
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [(f"DROP TABLE {TABLE}", "is missing"), (f"DELETE FROM {VERSION_TABLE}", "is not up to date")],
+)
+def test_what_is_wrong_with_the_table_is_said_in_one_line(manager, db_session, statement, said):
     require_ledger(db_session)
-    _drop(manager)
-    with pytest.raises(LedgerMissingError, match="run `airflow db migrate`") as caught:
+    db_session.rollback()
+    with db_session.get_bind().begin() as connection:
+        connection.execute(text(statement))
+    with pytest.raises(LedgerMissingError) as caught:
         require_ledger(db_session)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == f"the table of the ledger {said}: run `airflow db migrate`"
 
 
 def test_mysql_takes_the_model():
