@@ -19,7 +19,6 @@ from dispatcher.local.cluster import discovery, queries, status
 from dispatcher.local.cluster.kubelet import Kubelet
 from dispatcher.local.cluster.objects import Objects
 from dispatcher.local.cluster.resources import PODS, RESOURCES, Resource
-from dispatcher.local.cluster.store import Json
 from dispatcher.local.cluster.watch import Watches
 
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
@@ -158,7 +157,8 @@ def build(handlers: Handlers, token: str) -> ASGIApp:
         Route("/api/v1/{resource}", handlers.create, methods=["POST"]),
     ]
     app = Starlette(
-        routes=routes, exception_handlers={status.ApiError: _refuse, HTTPException: _refuse_unserved}
+        routes=routes,
+        exception_handlers={status.ApiError: _refuse, HTTPException: _refuse_unserved, Exception: _fail},
     )
     return _Authenticated(app, token)
 
@@ -174,8 +174,7 @@ class _Authenticated:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not secrets.compare_digest(given, self._expected):
-                refusal = status.unauthorized()
-                await JSONResponse(refusal.body, refusal.code)(scope, receive, send)
+                await _answer(status.unauthorized())(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -205,11 +204,21 @@ def _place(request: Request) -> tuple[str, str]:
     return request.path_params.get("namespace", ""), request.path_params["name"]
 
 
+def _answer(refusal: status.ApiError) -> Response:
+    return JSONResponse(refusal.body, refusal.code)
+
+
 async def _refuse(_request: Request, error: Exception) -> Response:
-    body: Json = error.body if isinstance(error, status.ApiError) else {}
-    return JSONResponse(body, body["code"])
+    if not isinstance(error, status.ApiError):
+        raise TypeError(f"no refusal: {error!r}")
+    return _answer(error)
 
 
-async def _refuse_unserved(request: Request, error: Exception) -> Response:
+async def _refuse_unserved(_request: Request, error: Exception) -> Response:
     known = isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED
-    return await _refuse(request, status.method_not_allowed() if known else status.unknown_path())
+    return _answer(status.method_not_allowed() if known else status.unknown_path())
+
+
+async def _fail(_request: Request, error: Exception) -> Response:
+    """Answer after a fault of the cluster itself; the server logs it with its traceback."""
+    return _answer(status.internal(f"the embedded cluster failed: {type(error).__name__}"))

@@ -21,7 +21,7 @@ from typing import IO
 MARKER_VARIABLE = "DISPATCHER_LOCAL_POD"
 """Environment variable that all processes of a pod inherit: cluster and pod, with a slash between them."""
 
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 2.0
 _POLL_SECONDS = 0.05
 _PROCESSES = Path("/proc")
 

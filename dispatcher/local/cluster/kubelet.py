@@ -25,7 +25,7 @@ from dispatcher.local.cluster.store import Json, Store
 log = logging.getLogger(__name__)
 
 NODE_NAME = "embedded-node"
-STOP_SECONDS = 5.0
+STOP_SECONDS = 3.0
 """How long pods may take to end when the cluster ends."""
 
 
@@ -85,6 +85,11 @@ class Kubelet:
     def process_of(self, pod: Json) -> PodProcess | None:
         """Return the process of a pod, running or ended; nothing if it was not started yet."""
         return self._processes.get(pod["metadata"]["uid"])
+
+    def release_readers(self) -> None:
+        """Let everybody who follows a log come to an end, because the cluster does."""
+        for process in self._processes.values():
+            process.log.release()
 
     async def _reconcile(self, node: Node, directory: Path) -> None:
         while True:

@@ -105,6 +105,7 @@ class PodLog:
         self._notifier = Notifier()
         self._unfinished = b""
         self._ended = False
+        self._released = False
 
     def append(self, output: bytes) -> None:
         """Add output; a line is kept once it is complete or too long."""
@@ -124,6 +125,11 @@ class PodLog:
         self._ended = True
         self._notifier.notify()
 
+    def release(self) -> None:
+        """Let readers who follow come to an end now, although the pod goes on."""
+        self._released = True
+        self._notifier.notify()
+
     async def read(self, query: LogQuery) -> AsyncIterator[bytes]:
         """Yield what a reader asked for, as text lines."""
         left = query.limit_bytes
@@ -137,7 +143,7 @@ class PodLog:
                     left -= len(shown)
                     if left <= 0:
                         return
-            if not query.follow:
+            if not query.follow or self._released:
                 return
             position, chosen = self._lines(position)
             if not chosen:

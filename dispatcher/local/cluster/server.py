@@ -86,7 +86,7 @@ async def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(kubelet.running())
         await stack.enter_async_context(_background(_collect(store, notifier, deletions)))
-        await stack.enter_async_context(_background(_wake_at_end(notifier, closing)))
+        await stack.enter_async_context(_background(_end_streams(notifier, kubelet, closing)))
         on_ready(url)
         await server.serve(sockets=[listening])
 
@@ -132,11 +132,12 @@ async def _collect(store: Store, notifier: Notifier, deletions: Deletions) -> No
         await notifier.wait()
 
 
-async def _wake_at_end(notifier: Notifier, closing: Callable[[], bool]) -> None:
-    """Wake the open watches when the server ends, so that they end with it."""
+async def _end_streams(notifier: Notifier, kubelet: Kubelet, closing: Callable[[], bool]) -> None:
+    """End open watches and followed logs when the server ends: it waits for them."""
     while not closing():  # noqa: ASYNC110 - uvicorn tells by a flag alone
         await asyncio.sleep(_POLL_SECONDS)
     notifier.notify()
+    kubelet.release_readers()
 
 
 @asynccontextmanager

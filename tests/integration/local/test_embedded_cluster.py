@@ -217,8 +217,11 @@ def test_no_process_of_a_pod_outlives_the_cluster(
         running = family(cluster, "one", "300") + family(cluster, "two", "300")
         assert list(temporary.iterdir())
         watching = cluster.http.stream("GET", cluster.path("pods"), params={"watch": "true"})
-        with watching as stream:
-            assert next(stream.iter_lines())
+        log_path, query = cluster.path("pods", "one", "log"), {"follow": "true"}
+        following = cluster.http.stream("GET", log_path, params=query)
+        with watching as events, following as lines:
+            assert next(events.iter_lines())
+            assert next(lines.iter_lines())
             process.popen.send_signal(number)
             code = process.popen.wait(20)
         assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)

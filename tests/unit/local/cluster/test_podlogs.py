@@ -121,6 +121,20 @@ def test_a_follower_has_every_line_once(log):
     assert asyncio.run(follow()) == [b"two\n", b"three\n", b"four"]
 
 
+def test_a_follower_is_let_go_although_the_pod_goes_on(log):
+    async def follow():
+        reading = asyncio.create_task(collect())
+        await asyncio.sleep(0)
+        log.release()
+        return await asyncio.wait_for(reading, 5)
+
+    async def collect():
+        return [part async for part in log.read(LogQuery(follow=True))]
+
+    log.append(b"one\n")
+    assert asyncio.run(follow()) == [b"one\n"]
+
+
 def test_a_pipe_carries_output_until_its_last_writer_is_gone(log):
     async def carry():
         import os
