@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.configuration import conf
 from airflow.executors.base_executor import BaseExecutor
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask, TestConnection
 from airflow.utils.session import create_session
@@ -19,6 +20,7 @@ from dispatcher.dispatch.dispatcher import Dispatcher, Heartbeat
 from dispatcher.dispatch.signing import Signer
 from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import BackendName
+from dispatcher.ledger import store
 from dispatcher.recovery import adopt, revoke
 from dispatcher.settings import FenceMode, Settings, load
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from dispatcher.backends.base import Backend
+    from dispatcher.backends.kubernetes.backend import KubernetesBackend
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +66,10 @@ class HybridExecutor(BaseExecutor):
         """Check what must be there and get ready; a configuration mistake ends the scheduler in one line."""
         try:
             settings = load(self.conf)
-            startup.check_signing(self.conf)
+            # Signing and the API server's address are not a team's own: they come from the deployment.
+            startup.check_signing(conf)
             startup.check_ledger()
-            self._probe = startup.FenceProbe(self.conf, settings.fence)
+            self._probe = startup.FenceProbe(conf, settings.fence)
             self._probe.check_at_start()
         except ConfigurationError as exc:
             log.critical("HybridExecutor cannot start: %s", exc)
@@ -195,6 +199,29 @@ class HybridExecutor(BaseExecutor):
         hand_back = adopt(tis, str(self.job_id))
         self.dispatcher.sweep_soon()
         return hand_back
+
+    def get_task_log(self, ti: TaskInstance, try_number: int) -> tuple[list[str], list[str]]:  # noqa: ARG002
+        """Return the log of a task that runs in a pod; Celery workers serve their logs themselves.
+
+        Called in the API server, on an executor that was never started.
+
+        :param ti: a running task instance
+        :param try_number: which try
+        :returns: messages for people, and the log
+        """
+        if not ti.external_executor_id:
+            return [], []
+        with create_session(scoped=False) as session:
+            launch = store.by_token(session.connection(), ti.external_executor_id)
+        if launch is None or launch.backend is not BackendName.KUBERNETES or launch.external_id is None:
+            return [], []
+        return self._pod_logs.get_log(launch.external_id)
+
+    @cached_property
+    def _pod_logs(self) -> KubernetesBackend:
+        from dispatcher.backends.kubernetes.backend import KubernetesBackend
+
+        return KubernetesBackend(self.conf, load(self.conf), team_name=self.team_name)
 
     def end(self) -> None:
         """End threads and connections; launches stay for the next scheduler to take over."""

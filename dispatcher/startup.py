@@ -16,10 +16,9 @@ from airflow.exceptions import AirflowConfigException
 from airflow.executors.base_executor import get_execution_api_server_url
 from airflow.executors.executor_loader import ExecutorLoader
 from airflow.utils.session import create_session
-from sqlalchemy import inspect
 
-from dispatcher.domain.errors import ConfigurationError, LedgerMissingError
-from dispatcher.ledger.manager import DispatcherDBManager
+from dispatcher.domain.errors import ConfigurationError
+from dispatcher.ledger.check import require_ledger
 from dispatcher.settings import FenceMode
 
 if TYPE_CHECKING:
@@ -58,12 +57,7 @@ def check_ledger() -> None:
     :raises LedgerMissingError: it is not
     """
     with create_session(scoped=False) as session:
-        tables = inspect(session.get_bind()).get_table_names()
-        if not set(DispatcherDBManager.metadata.tables) <= set(tables):
-            raise LedgerMissingError("the table of the ledger is missing: run `airflow db migrate`")
-        manager = DispatcherDBManager(session)  # type: ignore[no-untyped-call]
-        if not manager.check_migration():  # type: ignore[no-untyped-call]
-            raise LedgerMissingError("the table of the ledger is not up to date: run `airflow db migrate`")
+        require_ledger(session)
 
 
 def ids_may_be_stale() -> bool:
@@ -91,7 +85,7 @@ def own_names(executor: BaseExecutor) -> set[str | None] | None:
 def health_url(conf: Any) -> str:
     """Return where the fence answers, from the address of the execution API.
 
-    :param conf: Airflow's configuration, team-aware where an executor passes its own
+    :param conf: Airflow's configuration
     """
     base = get_execution_api_server_url(conf).rstrip("/").removesuffix("/execution")
     return f"{base}/dispatcher/health"

@@ -191,3 +191,18 @@ def test_a_newer_launch_supersedes_the_older_and_one_slot_is_held():
     executor.celery.end(Observation(old, ok=True, claimant="nonce:one"))
     assert run.loop(executor) == {}, "the end of the deferred launch is not the end of the new one"
     assert executor.slots_occupied == 1
+
+
+def test_only_the_log_of_a_pod_is_read_through_the_executor():
+    from types import SimpleNamespace
+
+    from dispatcher.executor import HybridExecutor
+
+    executor = run.started_executor()
+    token = run.queue_task(executor)
+    run.loop(executor)
+    reader = HybridExecutor()
+
+    assert reader.get_task_log(SimpleNamespace(external_executor_id=token), 1) == ([], [])
+    assert reader.get_task_log(SimpleNamespace(external_executor_id=None), 1) == ([], [])
+    assert reader.get_task_log(SimpleNamespace(external_executor_id="of another executor"), 1) == ([], [])
