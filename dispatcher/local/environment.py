@@ -33,6 +33,8 @@ ROUTES = [
 ]
 """The stack's routing rules: callbacks of such a name run in pods."""
 
+BYTECODE_VARIABLE = "PYTHONPYCACHEPREFIX"
+
 _OTHER_AIRFLOW = ("AIRFLOW_", "_AIRFLOW_")
 
 
@@ -90,16 +92,22 @@ class Folder:
         """The file for which the example's sensor waits."""
         return self.root / "gate"
 
+    @property
+    def bytecode(self) -> Path:
+        """Compiled modules, where they may not be kept beside the sources."""
+        return self.root / "bytecode"
+
     def create(self) -> None:
         """Make the directories."""
         for folder in (self.home, self.component_logs, self.task_logs):
             folder.mkdir()
 
 
-def process_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+def process_environment(inherited: Mapping[str, str], folder: Folder) -> dict[str, str]:
     """Return what every process of the stack inherits: no other Airflow, no proxy for the loopback address.
 
     :param inherited: our own environment
+    :param folder: the stack's directory
     """
     kept = {
         name: value
@@ -109,6 +117,9 @@ def process_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     for name in ("no_proxy", "NO_PROXY"):
         kept[name] = ",".join(filter(None, (kept.get(name), HOST, "localhost")))
     kept["PYTHONUNBUFFERED"] = "1"
+    if kept.pop("PYTHONDONTWRITEBYTECODE", ""):
+        # Nothing is written beside the sources; but a dozen processes must not all compile Airflow anew.
+        kept[BYTECODE_VARIABLE] = str(folder.bytecode)
     return kept
 
 
@@ -186,10 +197,12 @@ def example_dags() -> str:
     return str(Path(dispatcher.example_dags.__file__).parent)
 
 
-def search_path(python: str, inherited: Mapping[str, str]) -> str:
-    """Return a ``PATH`` on which ``python`` is the given interpreter.
+def pods(python: str, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return what only pods need to know: which Python to run, and that they are pods.
 
-    :param python: path of an interpreter
-    :param inherited: our own environment
+    :param python: path of the interpreter that ``python`` is to be
+    :param inherited: what every process of the stack inherits
     """
-    return os.pathsep.join((str(Path(python).parent), inherited.get("PATH", os.defpath)))
+    path = os.pathsep.join((str(Path(python).parent), inherited.get("PATH", os.defpath)))
+    kept = {name: value for name, value in inherited.items() if name == BYTECODE_VARIABLE}
+    return {"PATH": path, **kept, **in_place("kubernetes")}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dispatcher.local.processes import ChildProcess
 
 ANSWER_SECONDS = 5.0
+BUILD_SECONDS = 60.0
 PING_SECONDS = 1.0
 
 HEALTHY = "healthy"
@@ -26,11 +27,11 @@ def address_in_ready_line(child: ChildProcess) -> str | None:
 
 
 def answers(api_url: str) -> bool:
-    """Say whether the API server answers.
+    """Say whether the API server answers, users as well as workers.
 
     :param api_url: its address, without a slash at the end
     """
-    return bool(_health(api_url))
+    return bool(_health(api_url)) and _serves_workers(api_url)
 
 
 def heart_beats(api_url: str, component: str) -> bool:
@@ -48,6 +49,14 @@ def worker_answers(broker_url: str) -> bool:
     :param broker_url: address of the broker
     """
     return bool(_control(broker_url).ping(timeout=PING_SECONDS, limit=1))
+
+
+def _serves_workers(api_url: str) -> bool:
+    # The first call of the execution API builds its routes, which takes seconds: better now than at a claim.
+    try:
+        return httpx.get(f"{api_url}/execution/health", timeout=BUILD_SECONDS).is_success
+    except httpx.HTTPError:
+        return False
 
 
 def _health(api_url: str) -> dict[str, Any]:

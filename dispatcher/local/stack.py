@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 120
 STOP_SECONDS = 10
+SERVED_STOP_SECONDS = 5
 POLL_SECONDS = 0.25
 EMBEDDED_NAMESPACE = "default"
 
@@ -58,7 +59,7 @@ class Stack:
         self._progress = progress
         self._interrupts = interrupts
         self._port = free_port()
-        self._inherited = environment.process_environment(os.environ)
+        self._inherited = environment.process_environment(os.environ, folder)
         self._common = environment.everywhere(folder, self.api_url, settings)
         self._celery: dict[str, str] = {}
         self._scheduler_side = environment.scheduler_side(
@@ -133,7 +134,7 @@ class Stack:
         with self._interrupts.held():
             users = [child for child in self._children if child.name not in components.SERVED_TO_THE_LAST]
             processes.stop(users, STOP_SECONDS)
-            processes.stop([child for child in self._children if child not in users], STOP_SECONDS)
+            processes.stop([child for child in self._children if child not in users], SERVED_STOP_SECONDS)
             self._children.clear()
 
     def _start_airflow(self) -> None:
@@ -214,11 +215,7 @@ class Stack:
 
     def _write_pod_template(self) -> None:
         given = self._services.cluster
-        env = {
-            **self._common,
-            **environment.in_place("kubernetes"),
-            "PATH": environment.search_path(sys.executable, self._inherited),
-        }
+        env = {**self._common, **environment.pods(sys.executable, self._inherited)}
         write_pod_template(self._folder.pod_template, given.pod_template if given else None, env)
 
 

@@ -59,9 +59,13 @@ class RestApi:
         """Let the scheduler run a DAG."""
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
 
-    def trigger(self, dag_id: str) -> str:
-        """Start a run and return its id."""
-        return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None})["dag_run_id"])
+    def trigger(self, dag_id: str, run_id: str) -> None:
+        """Start a run.
+
+        :param run_id: a new id
+        """
+        body = {"logical_date": None, "dag_run_id": run_id}
+        self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return the state of a run."""

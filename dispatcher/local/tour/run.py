@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dispatcher.domain.lifecycle import LaunchKind
@@ -36,7 +37,8 @@ class Run:
         self._progress = progress
         self._before = records.newest_sequence()
         self._told: set[str] = set()
-        self.run_id = api.trigger(DAG_ID)
+        self.run_id = f"tour-{datetime.now(tz=UTC):%H%M%S}"
+        api.trigger(DAG_ID, self.run_id)
 
     def tasks(self) -> list[Task]:
         """Return the task instances, and say which of them have finished since the last call.

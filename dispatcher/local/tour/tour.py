@@ -87,8 +87,9 @@ class Tour:
 
     def _wait_for_the_others(self, run: Run) -> None:
         def look() -> bool:
-            done = [task for task in run.tasks() if task.state == SUCCESS]
-            waiting = [task for task in run.tasks() if task.task_id == STANDBY and task.state == QUEUED]
+            tasks = run.tasks()
+            done = [task for task in tasks if task.state == SUCCESS]
+            waiting = [task for task in tasks if task.task_id == STANDBY and task.state == QUEUED]
             callbacks = [launch for launch in run.callback_launches() if not launch.open]
             return bool(len(done) == len(PARTS) - 1 and waiting and len(callbacks) == len(CALLBACKS))
 

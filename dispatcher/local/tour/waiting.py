@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.3
+POLL_SECONDS = 0.5
 
 
 def wait_for(what: str, look: Callable[[], T | None], seconds: float) -> T:

@@ -26,7 +26,7 @@ def scheduler_side():
 
 @pytest.mark.parametrize("name", ["AIRFLOW_HOME", "AIRFLOW__CORE__EXECUTOR", "_AIRFLOW_X", "KUBECONFIG"])
 def test_another_airflow_does_not_leak_in(name):
-    assert environment.process_environment({name: "x", "HOME": "/h"}).keys() == {
+    assert environment.process_environment({name: "x", "HOME": "/h"}, FOLDER).keys() == {
         "HOME",
         "NO_PROXY",
         "PYTHONUNBUFFERED",
@@ -35,7 +35,7 @@ def test_another_airflow_does_not_leak_in(name):
 
 
 def test_a_proxy_is_not_asked_for_the_loopback_address():
-    env = environment.process_environment({"no_proxy": "example.org", "HTTP_PROXY": "http://proxy"})
+    env = environment.process_environment({"no_proxy": "example.org", "HTTP_PROXY": "http://proxy"}, FOLDER)
 
     assert env["no_proxy"] == "example.org,127.0.0.1,localhost"
     assert env["NO_PROXY"] == "127.0.0.1,localhost"
@@ -87,7 +87,15 @@ def test_example_dags_are_those_of_the_package():
     assert (Path(environment.example_dags()) / "hybrid_tour.py").is_file()
 
 
-def test_python_on_the_path_is_the_given_one():
-    path = environment.search_path("/venv/bin/python3", {"PATH": "/bin"})
+def test_where_bytecode_is_not_kept_it_is_kept_for_the_stack():
+    env = environment.process_environment({"PYTHONDONTWRITEBYTECODE": "1"}, FOLDER)
 
-    assert path.split(os.pathsep) == ["/venv/bin", "/bin"]
+    assert "PYTHONDONTWRITEBYTECODE" not in env
+    assert env["PYTHONPYCACHEPREFIX"] == "/stack/bytecode"
+    assert environment.pods("/venv/bin/python3", env)["PYTHONPYCACHEPREFIX"] == "/stack/bytecode"
+
+
+def test_python_on_the_path_of_pods_is_the_given_one():
+    env = environment.pods("/venv/bin/python3", {"PATH": "/bin", "OTHER": "x"})
+
+    assert env == {"PATH": f"/venv/bin{os.pathsep}/bin", "DISPATCHER_EXAMPLE_PLACE": "kubernetes"}
