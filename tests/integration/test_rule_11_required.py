@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
+from fastapi import FastAPI
+from starlette.routing import Mount
+from starlette.testclient import TestClient
 
+from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import LaunchState
+from dispatcher.fence.middleware import FenceMiddleware
 from tests.support.fence_calls import (
     LATER_CALLS,
     Worker,
@@ -24,16 +27,16 @@ from tests.support.rows import make_task_instance
 SETTING = "AIRFLOW__DISPATCHER__FENCE"
 
 
-@pytest.fixture(scope="module")
-def client(airflow_db):
-    """Yield a client of the whole API app with the fence in mode ``required``."""
-    from airflow.api_fastapi.app import create_app
-    from starlette.testclient import TestClient
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(os.environ, SETTING, "required")
-        with TestClient(create_app(), raise_server_exceptions=False) as client:
-            yield client
+@pytest.fixture
+def client(execution_client, monkeypatch):
+    """Return a client of Airflow's execution API behind a fence in mode ``required``."""
+    monkeypatch.setenv(SETTING, "required")
+    app = FastAPI()
+    for route in execution_client.app.routes:
+        if isinstance(route, Mount) and route.path in {"/execution", "/dispatcher"}:
+            app.mount(route.path, route.app)
+    app.add_middleware(FenceMiddleware)
+    return TestClient(app, raise_server_exceptions=False)
 
 
 @pytest.fixture
@@ -108,15 +111,10 @@ def test_the_probe_tells_the_mode(client):
     assert client.get("/dispatcher/health").json()["mode"] == "required"
 
 
-def test_an_unknown_mode_stops_the_server(airflow_db, monkeypatch):
-    from airflow.api_fastapi.app import create_app
-    from starlette.testclient import TestClient
-
-    from dispatcher.domain.errors import ConfigurationError
-
+def test_an_unknown_mode_stops_the_server(monkeypatch):
     monkeypatch.setenv(SETTING, "sometimes")
-    with (
-        pytest.raises(ConfigurationError, match=r"\[dispatcher\] fence is 'sometimes'"),
-        TestClient(create_app()),
-    ):
+    app = FastAPI()
+    app.add_middleware(FenceMiddleware)
+
+    with pytest.raises(ConfigurationError, match=r"\[dispatcher\] fence is 'sometimes'"), TestClient(app):
         pass
