@@ -30,7 +30,7 @@ from tests.support.workloads import make_task_workload
 
 pytestmark = [pytest.mark.needs("redis"), pytest.mark.timeout(300)]
 
-SECONDS = 60
+SECONDS = 120
 QUEUE = "default"
 PARKED = "parked"
 """A queue that no worker consumes."""
