@@ -16,6 +16,7 @@ from dispatcher.domain.lifecycle import LaunchKind, LaunchState
 from dispatcher.domain.wire import RefusalReason
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime, timedelta
 
     from dispatcher.domain.launch import Launch, Subject
@@ -263,6 +264,8 @@ def judge_report(
     ending: Ending,
     now: datetime,
     heartbeat_timeout: timedelta,
+    *,
+    others: Collection[Launch] = (),
 ) -> ReportVerdict:
     """Decide whether the end of an artefact is told to Airflow (rules 13 and 14).
 
@@ -271,11 +274,12 @@ def judge_report(
     :param ending: how the artefact ended
     :param now: the present
     :param heartbeat_timeout: how long a running task's heartbeat may stand still
+    :param others: the other launches of the same callback (rule 19); without meaning for tasks
     """
     if subject is None:
         return ReportVerdict.SETTLE
     if launch.kind is LaunchKind.CALLBACK:
-        return ReportVerdict.SETTLE if subject.state in CALLBACK_FINISHED else ReportVerdict.EMIT
+        return _judge_callback_report(launch, subject, others)
     if not subject.ours or subject.token != launch.token:
         return ReportVerdict.SETTLE
     if not launch.was_claimed:
@@ -285,6 +289,28 @@ def judge_report(
     if subject.state == "restarting" or (subject.state == "running" and ending.proven):
         return ReportVerdict.EMIT
     return _judge_running(subject, now, heartbeat_timeout)
+
+
+def _judge_callback_report(launch: Launch, subject: Subject, others: Collection[Launch]) -> ReportVerdict:
+    if subject.state in CALLBACK_FINISHED:
+        return ReportVerdict.SETTLE
+    # One that never ran has ended, but tells nothing as long as another may still run the callback.
+    if not launch.open and not launch.was_claimed and any(other.open for other in others):
+        return ReportVerdict.WAIT
+    return ReportVerdict.EMIT
+
+
+def callback_ending(launch: Launch, ending: Ending, others: Collection[Launch]) -> Ending:
+    """Return what the end of a launch says of its callback: the outcome of the one that ran it (rule 19).
+
+    :param launch: the ledger row
+    :param ending: how its own artefact ended
+    :param others: the other launches of the same callback
+    """
+    ran = next((other for other in others if other.was_claimed), None)
+    if launch.was_claimed or ran is None:
+        return ending
+    return Ending(ok=ran.state is LaunchState.SUCCEEDED, proven=True, reason=ran.end_reason)
 
 
 def _judge_running(subject: Subject, now: datetime, heartbeat_timeout: timedelta) -> ReportVerdict:
