@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: ARG002 - a mutant ignores what the rule asks about
+"""The protocol, broken on purpose: one hole each, named after the rule that closes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dispatcher.domain import protocol
+from dispatcher.domain.lifecycle import LaunchEvent
+from dispatcher.domain.protocol import Permit, ReportVerdict, SubmitVerdict
+from tests.unit.protocol_model.rules import Rules
+
+
+class Rule4SubmitsWhatAnotherOwns(Rules):
+    """The write-ahead does not ask for the owner."""
+
+    def judge_submit(self, launch, subject, owner, *, claimed_elsewhere):
+        owner = owner if launch is None else launch.scheduler_job_id
+        return super().judge_submit(launch, subject, owner, claimed_elsewhere=claimed_elsewhere)
+
+    def owns(self, launch, owner):
+        return True
+
+
+class Rule4TrustsItsRead(Rules):
+    """The write-ahead does not repeat that the task is QUEUED under the token."""
+
+    def submit_finds(self, row, token):
+        return True
+
+
+class Rule4SendsWhatIsClaimed(Rules):
+    """A launch that a worker has claimed meanwhile is submitted again."""
+
+    def judge_submit(self, launch, subject, owner, *, claimed_elsewhere):
+        return SubmitVerdict.SEND
+
+    def allows(self, launch, event):
+        return event is LaunchEvent.SUBMIT or super().allows(launch, event)
+
+
+class Rule4DropsWhatIsClaimed(Rules):
+    """What may not be sent is dropped, whether it was claimed or not."""
+
+    def judge_submit(self, launch, subject, owner, *, claimed_elsewhere):
+        verdict = super().judge_submit(launch, subject, owner, claimed_elsewhere=claimed_elsewhere)
+        return SubmitVerdict.DROP if verdict is SubmitVerdict.FORGET else verdict
+
+    def allows(self, launch, event):
+        return event is LaunchEvent.DROP or super().allows(launch, event)
+
+
+class Rule4SendsBeforeTheCommit(Rules):
+    """Work is sent by whoever queues it."""
+
+    def sends_at_once(self):
+        return True
+
+
+class Rule7ClaimsByStateAlone(Rules):
+    """The fence does not compare the token with that of the task."""
+
+    def judge_claim(self, launch, subject, token, claimant, *, by_header):
+        subject = None if subject is None else replace(subject, token=token)
+        return super().judge_claim(launch, subject, token, claimant, by_header=by_header)
+
+    def claim_finds(self, row, token):
+        return row is not None and row.state == "queued"
+
+
+class Rule7TrustsItsRead(Rules):
+    """The claim does not repeat what was judged."""
+
+    def claim_finds(self, row, token):
+        return True
+
+
+class Rule7ClaimsWhatIsClaimed(Rules):
+    """The claim does not ask whether the launch is still unclaimed."""
+
+    def allows(self, launch, event):
+        return event is LaunchEvent.CLAIM or super().allows(launch, event)
+
+    def claim_finds(self, row, token):
+        return row is not None and row.token == token and row.state in ("queued", "running")
+
+
+class Rule7ClaimsRestarting(Rules):
+    """A task that was cleared while it ran may be claimed."""
+
+    def judge_claim(self, launch, subject, token, claimant, *, by_header):
+        if launch is not None and subject is not None and subject.state == "restarting":
+            return Permit.CLAIM
+        return super().judge_claim(launch, subject, token, claimant, by_header=by_header)
+
+    def allows(self, launch, event):
+        return event is LaunchEvent.CLAIM or super().allows(launch, event)
+
+    def claim_finds(self, row, token):
+        return row is not None and row.state in ("queued", "restarting") and row.token == token
+
+
+class Rule7NamesTheWorker(Rules):
+    """A claimant is a worker process, and not one delivery or pod start."""
+
+    def claimant(self, worker, execution, *, stock):
+        return super().claimant(worker, worker if not stock else "1", stock=stock)
+
+
+class Rule8AcceptsAnyClaimant(Rules):
+    """Whoever asks for a claimed launch is taken for its claimant."""
+
+    def judge_claim(self, launch, subject, token, claimant, *, by_header):
+        if launch is not None and launch.claimant is not None:
+            claimant = launch.claimant
+        return super().judge_claim(launch, subject, token, claimant, by_header=by_header)
+
+
+class Rule8RefusesTheSameClaimant(Rules):
+    """A claimant that did not hear the answer is refused its own launch."""
+
+    def judge_claim(self, launch, subject, token, claimant, *, by_header):
+        verdict = super().judge_claim(launch, subject, token, claimant, by_header=by_header)
+        return protocol.why_not_current(launch) if verdict is Permit.REPEAT else verdict
+
+
+class Rule13MatchesTheTaskAlone(Rules):
+    """The end of a launch counts for its task, whatever launch that now has."""
+
+    def judge_report(self, launch, subject, ending, now, heartbeat_timeout, others):
+        if subject is not None and launch.dag_id is not None:
+            subject = replace(subject, token=launch.token)
+        return super().judge_report(launch, subject, ending, now, heartbeat_timeout, others)
+
+
+class Rule13IgnoresTheState(Rules):
+    """The end of a launch is told whatever the task has said itself."""
+
+    def judge_report(self, launch, subject, ending, now, heartbeat_timeout, others):
+        current = subject is not None and subject.token == launch.token and subject.ours
+        if current and launch.settled_at is None:
+            return ReportVerdict.EMIT
+        return super().judge_report(launch, subject, ending, now, heartbeat_timeout, others)
+
+
+class Rule13BelievesAnyArtefact(Rules):
+    """Every end of an artefact is taken for that of the claimant."""
+
+    def ending(self, launch, observation):
+        return replace(super().ending(launch, observation), proven=True)
+
+
+class Rule13ReportsForOtherExecutors(Rules):
+    """It is not asked whether the task's executor is this one."""
+
+    def judge_report(self, launch, subject, ending, now, heartbeat_timeout, others):
+        subject = None if subject is None else replace(subject, ours=True)
+        return super().judge_report(launch, subject, ending, now, heartbeat_timeout, others)
+
+
+class Rule13TellsThatItSent(Rules):
+    """The executor tells Airflow QUEUED once a task is sent."""
+
+    def reports_start(self):
+        return True
