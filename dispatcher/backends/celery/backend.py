@@ -54,7 +54,7 @@ class CeleryBackend:
 
     The broker and the result back end have a thread each, for a call that hangs must not hold up the
     scheduler: no method waits longer than ``[celery] operation_timeout``, and what comes back later is taken
-    up by a later call. While a service is away, nothing waits for it at all.
+    up by a later call. Nothing waits behind a call that hangs, and reading waits for no service that is away.
 
     :param conf: the executor's team-aware configuration
     :param settings: the ``[dispatcher]`` section
