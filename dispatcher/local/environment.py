@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from dispatcher.local.services import Cluster, Database
 
 EXECUTOR = "dispatcher.executor.HybridExecutor"
-QUEUES = ("default", "callbacks")
-"""What the stack's Celery worker consumes from the start."""
+QUEUES = ("default", "callbacks", "standby")
+"""What the stack's Celery worker consumes from the start; the example's sensor has a queue of its own."""
 
 ROUTES = [
     {"match": {"kind": "callback", "callback": "*_on_kubernetes"}, "backend": "kubernetes"},
@@ -170,6 +170,7 @@ def scheduler_side(folder: Folder, api_url: str, database: Database, cluster: Cl
         "AIRFLOW__API__BASE_URL": api_url,
         "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(64),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(folder.passwords),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",

@@ -25,6 +25,7 @@ def main() -> int:
 
 
 def _stay(stack: Stack, progress: Progress) -> None:
+    stack.open_gate()
     progress.say(f"Airflow runs at {stack.api_url}")
     progress.say(f"log in as {stack.login.user} with the password {stack.login.password}")
     progress.say("Ctrl-C ends it")

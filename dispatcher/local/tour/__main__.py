@@ -36,11 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         system = find_system(options.worker_log)
-        launches, faults = Tour(system, RestApi(system.api_url, system.login), Progress(options.start)).take()
+        tour = Tour(system, RestApi(system.api_url, system.login), Progress(options.start))
     except LocalModeError as exc:
         print(f"failed: {exc}", file=sys.stderr)
         return FAILED
-    print_launches(launches)
+    try:
+        faults = tour.take()
+    except LocalModeError as exc:
+        faults = [str(exc)]
+    print_launches(tour.launches())
     for fault in faults:
         print(f"not as it must be: {fault}", file=sys.stderr)
     return FAILED if faults else 0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DAG_ID = "hybrid_tour"
 STANDBY = "standby"
 STANDBY_QUEUE = "standby"
+STANDBY_RESUMED = "standby resumed"
 SUCCESS = "success"
 
 
@@ -76,7 +77,7 @@ class Outcome:
 def expected_entries() -> list[Entry]:
     """Return what the bodies must have noted: each of them once, where it belongs."""
     entries = [Entry(part.task_id, part.map_index, 1, part.backend.value) for part in PARTS]
-    entries.append(Entry(f"{STANDBY} resumed", -1, 1, BackendName.CELERY.value))
+    entries.append(Entry(STANDBY_RESUMED, -1, 1, BackendName.CELERY.value))
     entries += [Entry(name, -1, 0, backend.value) for name, backend in CALLBACKS.items()]
     return entries
 

@@ -62,6 +62,10 @@ class Run:
         """Return what the bodies noted."""
         return journal.read(self._journal)
 
+    def noted(self, subject: str) -> bool:
+        """Say whether the body of a task or callback noted that it ran."""
+        return any(entry.subject == subject for entry in self.entries())
+
     def launches(self) -> list[Launch]:
         """Return the launches of this run, oldest first."""
         return records.launches_since(self._before)

@@ -13,6 +13,7 @@ from dispatcher.local.tour.expectations import (
     PARTS,
     STANDBY,
     STANDBY_QUEUE,
+    STANDBY_RESUMED,
     SUCCESS,
     faults,
 )
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 PARSE_SECONDS = 90
 RUN_SECONDS = 240
-STEP_SECONDS = 60
+STEP_SECONDS = 120
 SETTLE_SECONDS = 40
 QUEUED = "queued"
 
@@ -46,19 +47,24 @@ class Tour:
         self._system = system
         self._api = api
         self._progress = progress
+        self._run: Run | None = None
 
-    def take(self) -> tuple[list[Launch], list[str]]:
-        """Run and provoke, and return the launches of the run and what did not come out as it must.
+    def take(self) -> list[str]:
+        """Run and provoke, and return what did not come out as it must.
 
         :raises LocalModeError: the tour could not be gone through to its end
         """
         self._wait_for_dag()
-        run = self._start()
+        self._run = run = self._start()
         self._hold_standby(run)
         self._wait_for_the_others(run)
         self._provoke(run)
         self._wait_for_end(run)
-        return run.launches(), self._judge(run)
+        return self._judge(run)
+
+    def launches(self) -> list[Launch]:
+        """Return the launches of the run as far as it got, oldest first."""
+        return [] if self._run is None else self._run.launches()
 
     def _wait_for_dag(self) -> None:
         def look() -> bool:
@@ -69,7 +75,6 @@ class Tour:
         wait_for(f"the DAG processor to parse {DAG_ID}", look, PARSE_SECONDS)
 
     def _start(self) -> Run:
-        worker.consume(STANDBY_QUEUE)
         self._api.unpause(DAG_ID)
         run = Run(self._api, self._system.journal, self._progress)
         self._progress.say(f"run {run.run_id} of {DAG_ID} triggered")
@@ -77,16 +82,14 @@ class Tour:
 
     def _hold_standby(self, run: Run) -> None:
         """Let the sensor's first launch run, and see to it that the second waits in its queue."""
-        wait_for(
-            f"{STANDBY} to start",
-            lambda: run.tasks() and any(entry.subject == STANDBY for entry in run.entries()),
-            STEP_SECONDS,
-        )
+        wait_for(f"{STANDBY} to start", lambda: run.noted(STANDBY), STEP_SECONDS)
         worker.leave(STANDBY_QUEUE)
         self._progress.say(f"{STANDBY} deferred; its next launch will wait in the queue {STANDBY_QUEUE}")
 
     def _wait_for_the_others(self, run: Run) -> None:
         def look() -> bool:
+            if run.noted(STANDBY_RESUMED):
+                raise LocalModeError(f"the second launch of {STANDBY} was not held back in time")
             tasks = run.tasks()
             done = [task for task in tasks if task.state == SUCCESS]
             waiting = [task for task in tasks if task.task_id == STANDBY and task.state == QUEUED]
@@ -106,7 +109,7 @@ class Tour:
         worker.consume(STANDBY_QUEUE)
         wait_for(
             f"{STANDBY} to go on in its second launch",
-            lambda: any(entry.subject == f"{STANDBY} resumed" for entry in run.entries()),
+            lambda: run.noted(STANDBY_RESUMED),
             STEP_SECONDS,
         )
         provocations.second_claimant(second)
