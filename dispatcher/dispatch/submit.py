@@ -214,6 +214,10 @@ class Submitter:
             outcome.waiting.add(flight.token)
 
     def _postpone(self, flight: Flight, result: Postponed) -> None:
+        if result.retry_after == 0 and not result.ambiguous:
+            # The heartbeat's budget is used up, nothing failed: it goes on in the next one.
+            flight.not_before = self.clock()
+            return
         flight.attempts += 1
         wait = result.retry_after if result.retry_after is not None else back_off(flight.attempts)
         flight.not_before = self.clock() + min(wait, BACK_OFF_LIMIT)

@@ -206,3 +206,17 @@ def test_only_the_log_of_a_pod_is_read_through_the_executor():
     assert reader.get_task_log(SimpleNamespace(external_executor_id=token), 1) == ([], [])
     assert reader.get_task_log(SimpleNamespace(external_executor_id=None), 1) == ([], [])
     assert reader.get_task_log(SimpleNamespace(external_executor_id="of another executor"), 1) == ([], [])
+
+
+def test_what_a_heartbeat_had_no_time_for_goes_out_in_the_next_without_a_warning(caplog):
+    executor = run.started_executor()
+    token = run.queue_task(executor)
+    executor.celery.answers[token] = Postponed("no time left in this heartbeat", retry_after=0.0)
+    caplog.clear()
+    run.loop(executor)
+    assert executor.celery.sends == [token]
+    assert [record for record in caplog.records if record.name.startswith("dispatcher.dispatch")] == []
+
+    del executor.celery.answers[token]
+    run.loop(executor)
+    assert executor.celery.sends == [token, token]
