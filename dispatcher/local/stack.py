@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dispatcher.local.progress import Progress
 
 START_SECONDS = 120
-STOP_SECONDS = 10
-SERVED_STOP_SECONDS = 5
+STOP_SECONDS = 6
+SERVED_STOP_SECONDS = 3
 POLL_SECONDS = 0.25
 EMBEDDED_NAMESPACE = "default"
 
