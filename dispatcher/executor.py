@@ -140,6 +140,8 @@ class HybridExecutor(BaseExecutor):
         for key in step.running:
             self._unqueue(key)
             self.running.add(key)
+        for key, reason in step.rejected.items():
+            self.log_task_event(event="launch rejected", extra=reason, ti_key=key)
         for key, workload in step.queued.items():
             queue: dict[Any, Any] = self.queued_tasks
             if isinstance(workload, ExecuteCallback):

@@ -45,11 +45,13 @@ class Heartbeat:
     :param running: keys that are in a backend now
     :param queued: workloads that are to be sent, by key
     :param freed: keys that occupy no slot any more
+    :param rejected: why a workload will never be sent, by key; for the event log of the task
     """
 
     running: set[Any] = field(default_factory=set)
     queued: dict[Any, Any] = field(default_factory=dict)
     freed: set[Any] = field(default_factory=set)
+    rejected: dict[Any, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -153,6 +155,8 @@ class Dispatcher:
             if flight.token in outcome.sent:
                 step.running.add(flight.key)
             elif flight.token in outcome.gone:
+                if reason := outcome.rejected.get(flight.token):
+                    step.rejected[flight.key] = reason
                 self._free(flight.token, step)
         self._forget_superseded(outcome, step)
         return step

@@ -38,12 +38,14 @@ class Submitted:
     :param sent: in the backend
     :param waiting: to be tried again
     :param gone: no longer to be sent by this scheduler
+    :param rejected: the reasons of those that no backend will ever take
     :param superseded: older launches that newer ones of the batch replaced
     """
 
     sent: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    rejected: dict[str, str] = field(default_factory=dict)
     superseded: list[Launch] = field(default_factory=list)
 
 
@@ -163,12 +165,11 @@ class Submitter:
         for flight in flights:
             by_backend[flight.launch.backend].append(flight)
         external_ids: dict[str, str] = {}
-        rejected: dict[str, str] = {}
         for name, group in by_backend.items():
             results = self._submit_group(self.backends[name], group)
             for flight in group:
-                self._sort(flight, results[flight.token], outcome, external_ids, rejected)
-        self._note(external_ids, rejected)
+                self._sort(flight, results[flight.token], outcome, external_ids)
+        self._note(external_ids, outcome.rejected)
 
     def _submit_group(self, backend: Backend, group: Sequence[Flight]) -> Mapping[str, SubmitResult]:
         return backend.submit([self.submission(flight) for flight in group])
@@ -199,7 +200,6 @@ class Submitter:
         result: SubmitResult,
         outcome: Submitted,
         external_ids: dict[str, str],
-        rejected: dict[str, str],
     ) -> None:
         if isinstance(result, Sent):
             flight.workload = None
@@ -207,7 +207,7 @@ class Submitter:
             external_ids[flight.token] = result.external_id
             outcome.sent.add(flight.token)
         elif isinstance(result, Rejected):
-            rejected[flight.token] = result.reason
+            outcome.rejected[flight.token] = result.reason
             outcome.gone.add(flight.token)
         else:
             self._postpone(flight, result)

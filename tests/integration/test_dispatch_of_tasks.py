@@ -91,6 +91,9 @@ def test_what_a_backend_rejects_fails_that_task_alone_with_the_reason():
     assert [(key.task_id, state, info) for key, (state, info) in events.items()] == [
         ("bad", "failed", "pod_override is not a pod")
     ]
+    assert [(one.task_id, one.event, one.extra) for one in executor._task_event_logs] == [
+        ("bad", "launch rejected", "pod_override is not a pod")
+    ]
     assert run.launch_of(bad).state is LaunchState.DROPPED
     assert run.launch_of(good).state is LaunchState.SUBMITTED
     assert executor.slots_occupied == 1
