@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.backends.base import Artefact, Observation, Postponed, Rejected, Submission, SubmitResult
 from dispatcher.backends.kubernetes.identity import Owner, PodIdentity, selector, split_external_id
 from dispatcher.backends.kubernetes.jobs import Jobs
-from dispatcher.backends.kubernetes.options import ClusterOptions, load_options
+from dispatcher.backends.kubernetes.options import ClusterOptions, WatchTimes, load_options
 from dispatcher.backends.kubernetes.removal import Removal, plan_removal, plan_stop
 from dispatcher.backends.kubernetes.table import PodTable
 from dispatcher.domain.errors import BackendError, ConfigurationError, DispatcherError, PermanentError
@@ -53,6 +53,7 @@ class KubernetesBackend:
     :param settings: ``[dispatcher]``
     :param team_name: the executor's team, for a label
     :param operation_seconds: how long one method may take, in all, and one call by default
+    :param watch_times: how patient the watchers are
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class KubernetesBackend:
         *,
         team_name: str | None = None,
         operation_seconds: float = OPERATION_SECONDS,
+        watch_times: WatchTimes | None = None,
     ) -> None:
         self._conf = conf
         self._settings = settings
         self._operation_seconds = operation_seconds
+        self._watch_times = watch_times or WatchTimes()
         self._owner = Owner("", settings.deployment, team_name)
         self._table = PodTable(self._scope_of)
         self._jobs = Jobs(settings.pod_creation_concurrency)
@@ -110,13 +113,13 @@ class KubernetesBackend:
         """
         if not batch:
             return {}
-        deadline = time.monotonic() + self._operation_seconds
         self._needed = True
         try:
             access = self._open()
         except DispatcherError as exc:
             return {submission.token: Postponed(str(exc)) for submission in batch}
         self._watch_scopes(access)
+        deadline = time.monotonic() + self._operation_seconds
         results: dict[str, SubmitResult] = {}
         creations: dict[str, Future[SubmitResult]] = {}
         for submission in sorted(batch, key=lambda one: one.priority, reverse=True):
@@ -273,13 +276,13 @@ class KubernetesBackend:
             return self._access
 
     def _watch_scopes(self, access: ClusterAccess) -> None:
-        from dispatcher.backends.kubernetes.watch import PodWatcher, WatchTimes
+        from dispatcher.backends.kubernetes.watch import PodWatcher
 
         if self._watchers:
             return
         chosen = selector(self._settings.deployment)
         self._watchers = [
-            PodWatcher(access.cluster, scope, chosen, self._table, WatchTimes())
+            PodWatcher(access.cluster, scope, chosen, self._table, self._watch_times)
             for scope in access.options.scopes
         ]
         for watcher in self._watchers:

@@ -26,10 +26,11 @@ class _Ending(NamedTuple):
 
 
 def classify_pod(pod: Mapping[str, Any], *, deleted: bool = False) -> Observation | None:
-    """Return how a pod ended; None while it has not, and for pods that are not ours.
+    """Return how a pod ended; None while that is not known, and for pods that are not ours.
 
     :param pod: a pod as the API server tells it
-    :param deleted: this is the last that was seen of it
+    :param deleted: this is the last that a watch by labels shows of it. That alone is no proof that it is
+        gone: it may have lost a label. If nobody had asked for its deletion, its name has to be looked up.
     """
     identity = read_identity(pod)
     if identity is None:
@@ -37,7 +38,8 @@ def classify_pod(pod: Mapping[str, Any], *, deleted: bool = False) -> Observatio
     status = pod.get("status") or {}
     ending = _ending_of_base(status) or _ending_of_phase(status)
     if ending is None:
-        return _gone(identity, _before_its_end(status)) if deleted else None
+        certainly_gone = deleted and is_terminating(pod)
+        return _gone(identity, _before_its_end(status)) if certainly_gone else None
     return Observation(
         token=identity.token,
         ok=ending.ok,

@@ -12,7 +12,6 @@ import json
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -28,34 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from dispatcher.backends.kubernetes.client import Cluster
-    from dispatcher.backends.kubernetes.options import Scope
+    from dispatcher.backends.kubernetes.options import Scope, WatchTimes
     from dispatcher.backends.kubernetes.table import PodTable
 
 log = logging.getLogger(__name__)
 
 _CHUNK = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchTimes:
-    """How patient a watcher is; all in seconds.
-
-    :param watch: when the server ends a watch, to be taken up again
-    :param silence: without a byte, not even a bookmark, after which a connection is taken for dead
-    :param connect: connecting
-    :param relist: between two lists
-    :param shortest_round: no two watches are opened faster, whatever the server does
-    :param first_pause: after a failure; doubled each time
-    :param longest_pause: the longest of these
-    """
-
-    watch: int = 60
-    silence: float = 70.0
-    connect: float = 10.0
-    relist: float = 300.0
-    shortest_round: float = 1.0
-    first_pause: float = 0.5
-    longest_pause: float = 30.0
 
 
 class PodWatcher(threading.Thread):

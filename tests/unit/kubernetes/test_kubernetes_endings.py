@@ -132,12 +132,17 @@ def test_what_has_not_ended(status):
 
 @pytest.mark.parametrize("status", NOT_ENDED.values(), ids=NOT_ENDED.keys())
 def test_what_was_deleted_before_its_end_is_gone(status):
-    observation = classify_pod(make_pod(status), deleted=True)
+    observation = classify_pod(make_pod(status, deletionTimestamp="2026-01-01T00:00:00Z"), deleted=True)
     assert observation is not None
     assert observation.gone
     assert not observation.ok
     assert observation.reason is not None
     assert observation.reason.startswith(f"pod airflow/dag-task-{TOKEN}: deleted ")
+
+
+@pytest.mark.parametrize("status", NOT_ENDED.values(), ids=NOT_ENDED.keys())
+def test_what_left_the_watch_without_being_deleted_is_not_known_to_be_gone(status):
+    assert classify_pod(make_pod(status), deleted=True) is None
 
 
 @pytest.mark.parametrize("deleted", [False, True])

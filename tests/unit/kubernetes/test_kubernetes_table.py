@@ -76,6 +76,14 @@ def test_a_deletion_seen_before_the_answer_to_the_creation(table):
     assert table.endings() == [GONE]
 
 
+def test_what_left_the_watch_is_missing_until_it_is_looked_for(table):
+    send(table)
+    table.listed("ns", {}, [])
+    table.seen(FIRST, None, deleted=True)
+    assert table.endings() == []
+    assert table.missing() == [FIRST]
+
+
 def test_a_new_pod_of_the_name_voids_the_ending_of_the_old_one(table):
     send(table)
     table.seen(FIRST, FAILED)

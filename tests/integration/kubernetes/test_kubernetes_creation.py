@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Creating pods on a real API server: what it refuses, and what is there already."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kubernetes.client import models as k8s
+
+from dispatcher.backends.base import Postponed, Rejected, Sent
+from tests.support import fault_proxy
+from tests.support.backend_harness import eventually, make_submission
+from tests.support.kubernetes_field import write_template
+
+pytestmark = pytest.mark.needs("kubernetes")
+
+
+def submit_one(backend, submission):
+    return backend.submit([submission])[submission.token]
+
+
+def test_the_pod_is_what_was_built(field):
+    backend = field.backend(job="42")
+    submission = make_submission(map_index=0)
+    sent = submit_one(backend, submission)
+    (pod,) = field.kubelet.pods()
+    assert sent == Sent(f"{field.namespace}/{pod.metadata.name}")
+    assert pod.metadata.labels["airflow-worker"] == "hybrid-42"
+    assert pod.metadata.labels["airflow-deployment"] == field.namespace
+    assert pod.metadata.annotations["map_index"] == "0"
+    assert pod.spec.restart_policy == "Never"
+    assert pod.spec.containers[0].args[-2:] == ["--json-string", submission.payload]
+
+
+def test_odd_ids_are_accepted(field):
+    backend = field.backend()
+    odd = ["x" * 250, "日本語のタスク", "🚀", "...", "a+b:c/d 'e'"]
+    batch = [make_submission(dag_id=one, task_id=one, run_id=one) for one in odd]
+    results = backend.submit(batch)
+    assert all(isinstance(result, Sent) for result in results.values()), results
+    told = {pod.metadata.annotations["dag_id"] for pod in field.kubelet.pods()}
+    assert told == set(odd)
+
+
+def test_higher_priority_goes_first(field):
+    proxy = field.proxy()
+    backend = field.backend(through=proxy, settings={"pod_creation_concurrency": 1})
+    batch = [make_submission(priority=priority) for priority in (1, 3, 2)]
+    backend.submit(batch)
+    field.kubelet.pods()
+    created = sorted(field.kubelet.pods(), key=lambda pod: int(pod.metadata.resource_version))
+    tokens = [pod.metadata.labels["airflow-launch-token"] for pod in created]
+    assert tokens == [batch[1].token, batch[2].token, batch[0].token]
+
+
+def test_fault_77_a_full_quota_is_waited_for(field):
+    quota = k8s.V1ResourceQuota(
+        metadata=k8s.V1ObjectMeta(name="one"), spec=k8s.V1ResourceQuotaSpec(hard={"pods": "1"})
+    )
+    field.api.create_namespaced_resource_quota(field.namespace, quota)
+    # Where no controller runs, nobody else would.
+    status = {"status": {"hard": {"pods": "1"}, "used": {"pods": "0"}}}
+    field.api.patch_namespaced_resource_quota_status("one", field.namespace, status)
+    backend = field.backend()
+    first, second = make_submission(), make_submission()
+    assert isinstance(submit_one(backend, first), Sent)
+    refused = submit_one(backend, second)
+    assert isinstance(refused, Postponed)
+    assert not refused.ambiguous
+    assert "exceeded quota" in refused.reason
+    field.api.delete_namespaced_resource_quota("one", field.namespace)
+    eventually(lambda: isinstance(submit_one(backend, second), Sent), "the quota is gone")
+
+
+def test_fault_77_missing_rights_fail_with_the_servers_words(field):
+    backend = field.backend(through=field.proxy(as_user="nobody-in-particular"))
+    refused = submit_one(backend, make_submission())
+    assert isinstance(refused, Rejected)
+    assert 'User "nobody-in-particular" cannot create resource "pods"' in refused.reason
+    problem = backend.problem()
+    assert problem is not None
+    assert "cannot list" in problem
+    assert "docs/kubernetes.md" in problem
+
+
+def test_fault_77_a_missing_namespace_fails_with_the_servers_words(field):
+    backend = field.backend(conf={"namespace": "no-such-namespace-here"})
+    refused = submit_one(backend, make_submission())
+    assert isinstance(refused, Rejected)
+    assert 'namespaces "no-such-namespace-here" not found' in refused.reason
+
+
+def test_fault_85_a_pod_that_the_cluster_finds_invalid_fails_alone(field):
+    resources = k8s.V1ResourceRequirements(requests={"memory": "lots"})
+    container = k8s.V1Container(name="base", resources=resources)
+    override = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[container]))
+    bad = make_submission(executor_config={"pod_override": override})
+    unknown_volume = k8s.V1VolumeMount(name="nothing", mount_path="/x")
+    container = k8s.V1Container(name="base", volume_mounts=[unknown_volume])
+    override = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[container]))
+    invalid = make_submission(executor_config={"pod_override": override})
+    good = make_submission()
+    results = field.backend().submit([bad, invalid, good])
+    assert isinstance(results[good.token], Sent)
+    for token, said in ((bad.token, "quantities must match"), (invalid.token, 'Not found: "nothing"')):
+        refused = results[token]
+        assert isinstance(refused, Rejected)
+        assert said in refused.reason
+        assert "\n" not in refused.reason
+        assert "jwt-of-" not in refused.reason
+    assert len(field.kubelet.pods()) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "ambiguous", "pause"),
+    [
+        (429, {"Retry-After": "7"}, False, 7),
+        (429, {"Retry-After": "soon"}, False, None),
+        (429, {}, False, None),
+        (500, {}, True, None),
+        (502, {}, True, None),
+        (503, {"Retry-After": "3"}, False, 3),
+        (504, {}, True, None),
+        (401, {}, False, None),
+        (409, {}, False, None),
+        (410, {}, False, None),
+    ],
+)
+def test_fault_79_a_busy_server_is_asked_again(field, status, headers, ambiguous, pause):
+    proxy = field.proxy()
+    proxy.on("POST", "/pods", fault_proxy.answer(status, **headers))
+    backend = field.backend(through=proxy)
+    submission = make_submission()
+    started = time.monotonic()
+    refused = submit_one(backend, submission)
+    assert isinstance(refused, Postponed)
+    assert (refused.ambiguous, refused.retry_after) == (ambiguous, pause)
+    # The pause is the dispatcher's to make: nothing sleeps here.
+    assert time.monotonic() - started < 3
+    assert isinstance(submit_one(backend, submission), Sent)
+
+
+def test_a_pod_that_is_being_deleted_is_waited_for(field, tmp_path):
+    # Bound to a node that does not exist, so that its deletion is never finished.
+    template = write_template(tmp_path / "bound.yaml", nodeName="no-such-node")
+    backend = field.backend(conf={"pod_template_file": str(template)})
+    submission = make_submission()
+    submit_one(backend, submission)
+    name = field.kubelet.name_of(submission.token)
+    field.api.delete_namespaced_pod(name, field.namespace, grace_period_seconds=60)
+    waiting = submit_one(backend, submission)
+    assert isinstance(waiting, Postponed)
+    assert "being deleted" in waiting.reason
+    assert backend.observe() == []
+    field.kubelet.delete(name)
+    assert isinstance(submit_one(backend, submission), Sent)
+    assert backend.observe() == []
+
+
+def test_a_pod_that_has_ended_is_not_sent_and_its_ending_is_told_at_once(field):
+    submission = make_submission()
+    submit_one(field.backend(), submission)
+    field.kubelet.end(field.kubelet.name_of(submission.token), 1)
+    # Its own watch is kept from seeing anything.
+    proxy = field.proxy()
+    proxy.on("GET", "/pods?", fault_proxy.answer(503), times=None)
+    backend = field.backend(through=proxy)
+    ended = submit_one(backend, submission)
+    assert isinstance(ended, Postponed)
+    assert "ended already" in ended.reason
+    (told,) = backend.observe()
+    assert told.token == submission.token
+    assert not told.ok
+    assert len(field.kubelet.pods()) == 1
+
+
+def test_a_foreign_pod_of_the_same_name_is_left_alone(field):
+    submission = make_submission()
+    backend = field.backend()
+    name = f"contract-task-{submission.token}"
+    body = {"metadata": {"name": name}, "spec": {"containers": [{"name": "base", "image": "none"}]}}
+    field.api.create_namespaced_pod(field.namespace, body)
+    refused = submit_one(backend, submission)
+    assert isinstance(refused, Rejected)
+    assert "another pod has the name" in refused.reason
+    assert len(field.kubelet.pods()) == 1
+
+
+def test_a_connection_test_has_a_pod_of_its_own_name(field):
+    from dispatcher.domain.workload import WorkloadKind
+
+    submission = make_submission(WorkloadKind.TEST_CONNECTION)
+    assert submit_one(field.backend(), submission) == Sent(
+        f"{field.namespace}/test-connection-{submission.token}"
+    )
+
+
+def test_a_missing_image_is_told_before_anything_is_sent(field, tmp_path):
+    assert "worker_container_repository" in (field.backend(conf={"pod_template_file": ""}).problem() or "")
+    missing = field.backend(conf={"pod_template_file": str(tmp_path / "none.yaml")})
+    assert "cannot be read" in (missing.problem() or "")
+    postponed = submit_one(missing, make_submission())
+    assert isinstance(postponed, Postponed)
+
+
+def test_missing_configuration_is_told(field, tmp_path):
+    backend = field.backend(conf={"config_file": str(tmp_path / "none.yaml")})
+    problem = backend.problem() or ""
+    assert "no usable Kubernetes configuration" in problem
+    assert "KUBECONFIG" in problem
+    assert isinstance(submit_one(backend, make_submission()), Postponed)
+    assert "in_cluster" in (field.backend(conf={"in_cluster": "True"}).problem() or "")
+
+
+def test_refused_credentials_are_told(field):
+    proxy = field.proxy()
+    proxy.on("GET", "/pods", fault_proxy.answer(401), times=None)
+    assert "renew the credentials" in (field.backend(through=proxy).problem() or "")
+
+
+def test_bad_settings_are_told(field):
+    backend = field.backend(conf={"delete_option_kwargs": "[1]"})
+    assert "delete_option_kwargs" in (backend.problem() or "")
+    assert isinstance(submit_one(backend, make_submission()), Postponed)
