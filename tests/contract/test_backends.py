@@ -15,12 +15,16 @@ from dispatcher.backends.base import Artefact, Postponed, Rejected, Sent
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.domain.workload import WorkloadKind
 from tests.support.backend_harness import BackendHarness, MemoryHarness, eventually, make_submission
-from tests.support.kubernetes_harness import KubernetesHarness, KubernetesSecretHarness
 from tests.support.celery_backend import (
     CeleryHarness,
     CeleryOnPostgresHarness,
     CeleryOnRedisHarness,
     CeleryOnSqliteHarness,
+)
+from tests.support.kubernetes_harness import (
+    EmbeddedKubernetesHarness,
+    KubernetesHarness,
+    KubernetesSecretHarness,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 HARNESSES = [
     pytest.param(MemoryHarness, id="memory"),
+    pytest.param(EmbeddedKubernetesHarness, id="kubernetes-embedded"),
     pytest.param(KubernetesHarness, id="kubernetes", marks=pytest.mark.needs("kubernetes")),
     pytest.param(KubernetesSecretHarness, id="kubernetes-secret", marks=pytest.mark.needs("kubernetes")),
     pytest.param(CeleryHarness, id="celery"),

@@ -202,13 +202,16 @@ class FaultProxy:
         self._thread.join(5)
 
 
-def kubeconfig_of(server: str) -> str:
-    """Return a kubeconfig for a server that asks for no credentials."""
+def kubeconfig_of(server: str, token: str | None = None) -> str:
+    """Return a kubeconfig for a server.
+
+    :param token: what it asks for, if anything
+    """
     return yaml.safe_dump(
         {
             "clusters": [{"name": "c", "cluster": {"server": server}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {}}],
+            "users": [{"name": "u", "user": {"token": token} if token else {}}],
             "current-context": "c",
         }
     )

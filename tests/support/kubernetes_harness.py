@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Kubernetes backend under the contract suite: on a real API server, where the test plays the kubelet."""
+"""The Kubernetes backend under the contract suite, where the test plays the kubelet."""
 
 from __future__ import annotations
 
+import secrets
 import socket
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,11 @@ class KubernetesHarness(BackendHarness):
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         super().__init__(request)
-        self.field = KubernetesField(
-            request.getfixturevalue("kube_namespace"), request.getfixturevalue("tmp_path")
+        self.field = self._open_field()
+
+    def _open_field(self) -> KubernetesField:
+        return KubernetesField(
+            self.request.getfixturevalue("kube_namespace"), self.request.getfixturevalue("tmp_path")
         )
 
     def create(self) -> Backend:
@@ -64,3 +68,18 @@ class KubernetesSecretHarness(KubernetesHarness):
     """The same, with workloads delivered by Secret."""
 
     delivery = WorkloadDelivery.SECRET
+
+
+class EmbeddedKubernetesHarness(KubernetesHarness):
+    """The backend on the embedded cluster."""
+
+    def _open_field(self) -> KubernetesField:
+        cluster = self.request.getfixturevalue("clusters")("embedded")
+        namespace = f"backend-{secrets.token_hex(4)}"
+        cluster.api.create_namespace({"metadata": {"name": namespace}})
+        self.request.addfinalizer(lambda: cluster.api.delete_namespace(namespace))
+        directory = self.request.getfixturevalue("tmp_path")
+        kubeconfig = directory / "kubeconfig.yaml"
+        token = cluster.http.headers["Authorization"].removeprefix("Bearer ")
+        kubeconfig.write_text(kubeconfig_of(str(cluster.http.base_url).rstrip("/"), token), encoding="utf-8")
+        return KubernetesField(namespace, directory, kubeconfig)
