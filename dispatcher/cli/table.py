@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WIDE = 160
 """A terminal with fewer columns gets the short table."""
 
-_SHORT_COLUMNS = ("sequence", "subject", "backend", "queue", "token", "state", "reason")
+_SHORT_COLUMNS = ("sequence", "subject", "backend", "queue", "token", "state", "claimed", "ended", "reason")
 _LONG_COLUMNS = ("subject", "reason")
 _SHORT_TOKEN = 8
 _UNKNOWN = "-"
