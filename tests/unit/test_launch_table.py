@@ -85,12 +85,14 @@ def test_a_narrow_terminal_gets_the_short_table(capsys, monkeypatch):
     monkeypatch.setattr("airflow.cli.simple_table.is_tty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
     table.print_launches([ENDED])
+    row = table.readable_row(ENDED)
     head, _, first, *_ = capsys.readouterr().out.splitlines()
     assert [name.strip() for name in head.split("|")] == [
-        "sequence", "subject", "backend", "queue", "token", "state", "reason",
+        "sequence", "subject", "backend", "queue", "token", "state", "claimed", "ended", "reason",
     ]  # fmt: skip
     assert [cell.strip() for cell in first.split("|")] == [
-        "7", "etl/load@r1", "kubernetes", "gpu", TOKEN[:8], "failed", "exit code 1 [base]",
+        "7", "etl/load@r1", "kubernetes", "gpu", TOKEN[:8], "failed",
+        row["claimed"], row["ended"], "exit code 1 [base]",
     ]  # fmt: skip
 
 
