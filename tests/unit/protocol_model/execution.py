@@ -219,6 +219,16 @@ class Execution:
             row.id = self.world.new_id("ti")
         self.stage = Stage.DONE
 
+    def report_again(self, state: str) -> None:
+        """Repeat a report of a task whose answer was lost.
+
+        :param state: as before
+        """
+        if self._call_is_accepted():
+            row = self.world.task_by_id(self.subject_id)
+            assert row is not None
+            row.state = state
+
     def _call_is_accepted(self) -> bool:
         row = self.world.task_by_id(self.subject_id)
         launch = self.world.ledger.rows.get(self.token)
@@ -263,6 +273,7 @@ class Execution:
             claimant = None if self.stock else claimant_from_nonce(self.nonce)
             self._store(Observation(token=self.token, ok=True, claimant=claimant))
         elif self.stock and self.refused_by_fence:
+            oracle.duplicate_failed(self.world, self.token)
             self._store(Observation(token=self.token, ok=False, reason="the API server answered 409"))
 
     def die(self) -> None:
@@ -271,14 +282,14 @@ class Execution:
         The killed second delivery of a callback stores none here: nothing would tell its failure from that
         of the claimant, for a callback has no heartbeat.
         """
-        if self.kind is LaunchKind.CALLBACK and not self._holds_claim():
+        if self.backend is BackendName.KUBERNETES:
+            self.world.fail_pod(self.token, "exit code 137")
+        elif self.kind is LaunchKind.CALLBACK and not self._holds_claim():
             self.vanish()
             return
-        self.stage = Stage.OVER
-        if self.backend is BackendName.KUBERNETES:
-            self.world.cluster.end(self.token, self.worker, ok=False, reason="exit code 137")
         else:
             self._store(Observation(token=self.token, ok=False, reason="worker lost"))
+        self.stage = Stage.OVER
 
     def vanish(self) -> None:
         """Let its machine go away: no result, and Celery delivers the message again."""

@@ -307,6 +307,8 @@ def _apply(self: Scheduler, read: _Read, forget: set[str], unknown: list[Launch]
     for report in read.ended:
         self.reports[report.launch.token] = report
         free(self, report.launch.token)
+        if self.rules.removes_at_once():
+            _remove(self, [report.launch], set())
     if not read.sweeps:
         return
     self.next_sweep = self.world.after(SWEEP_SECONDS)
@@ -401,6 +403,7 @@ def _settle(self: Scheduler) -> list[Launch]:
         return []
     settled = list(self.settleable.values())
     for token in list(self.settleable):
+        oracle.settled(self.world, self.world.ledger.rows[token])
         self.world.ledger.settle(token, self.world.now)
         del self.settleable[token]
         self.reports.pop(token, None)
@@ -409,12 +412,14 @@ def _settle(self: Scheduler) -> list[Launch]:
 
 def _remove(self: Scheduler, settled: list[Launch], stray: set[str]) -> None:
     for launch in settled:
+        oracle.removed(self.world, launch.token)
         backend = self.world.backends[launch.backend]
         if launch.state in (LaunchState.REVOKED, LaunchState.DROPPED, LaunchState.SUPERSEDED):
             backend.revoke(launch.token)
         backend.remove(launch.token)
         self.watching.discard(launch.token)
     for token in stray:
+        oracle.removed(self.world, token)
         for backend in self.world.backends.values():
             backend.remove(token)
         self.watching.discard(token)

@@ -157,7 +157,7 @@ class ProtocolMachine(RuleBasedStateMachine):
             else:
                 execution.die()
         elif what == "evict" and self.world.cluster.pods:
-            self.world.evict_pod(pick(list(self.world.cluster.pods), which))
+            self.world.fail_pod(pick(list(self.world.cluster.pods), which), "Evicted")
         elif what == "delete" and self.world.cluster.pods:
             self.world.delete_pod(pick(list(self.world.cluster.pods), which))
 

@@ -8,8 +8,48 @@ from dataclasses import replace
 
 from dispatcher.domain import protocol
 from dispatcher.domain.lifecycle import LaunchEvent
-from dispatcher.domain.protocol import Permit, ReportVerdict, SubmitVerdict
+from dispatcher.domain.protocol import AdoptVerdict, Permit, ReportVerdict, RevokeVerdict, SubmitVerdict
 from tests.unit.protocol_model.rules import Rules
+
+
+class Rule2KeepsAStaleToken(Rules):
+    """A token that an earlier launch had is taken for a fresh one."""
+
+    def needs_new_token(self, token, *, in_ledger):
+        return token is None
+
+
+class Rule2LeavesATaskWithoutToken(Rules):
+    """A task that brings no token gets none."""
+
+    def needs_new_token(self, token, *, in_ledger):
+        return in_ledger
+
+
+class Rule3LeavesOlderLaunchesOpen(Rules):
+    """A newer launch is submitted, and older ones stay as they are."""
+
+    def is_made_old_by(self, launch, newer):
+        return False
+
+
+class Rule3SupersedesARunningCallback(Rules):
+    """A newer launch of a callback supersedes the one that runs."""
+
+    def is_made_old_by(self, launch, newer):
+        same = launch.subject_id == newer.subject_id and launch.sequence < newer.sequence
+        return (same and launch.open) or super().is_made_old_by(launch, newer)
+
+    def allows(self, launch, event):
+        return launch.open if event is LaunchEvent.SUPERSEDE else super().allows(launch, event)
+
+
+class Rule3ListensToOlderLaunches(Rules):
+    """Calls after the claim are judged by the state of their own launch alone."""
+
+    def judge_call(self, launch, subject, token, claimant):
+        subject = None if subject is None else replace(subject, token=token)
+        return super().judge_call(launch, subject, token, claimant)
 
 
 class Rule4SubmitsWhatAnotherOwns(Rules):
@@ -56,6 +96,20 @@ class Rule4SendsBeforeTheCommit(Rules):
 
     def sends_at_once(self):
         return True
+
+
+class Rule6RelaunchesWhatRuns(Rules):
+    """A launch is replaced without a look at its rows under the lock."""
+
+    def may_relaunch(self, launch, subject):
+        return True
+
+
+class Rule6ResendsUnderANewToken(Rules):
+    """What was submitted before is sent again under another token."""
+
+    def token_to_send(self, launch):
+        return f"{launch.token}-again"
 
 
 class Rule7ClaimsByStateAlone(Rules):
@@ -125,6 +179,13 @@ class Rule8RefusesTheSameClaimant(Rules):
         return protocol.why_not_current(launch) if verdict is Permit.REPEAT else verdict
 
 
+class Rule8RefusesDuplicatesOfStockWorkers(Rules):
+    """A stock worker with a duplicate gets a reason that it does not know, and stores a failure."""
+
+    def judge_claim(self, launch, subject, token, claimant, *, by_header):
+        return super().judge_claim(launch, subject, token, claimant, by_header=True)
+
+
 class Rule13MatchesTheTaskAlone(Rules):
     """The end of a launch counts for its task, whatever launch that now has."""
 
@@ -164,3 +225,84 @@ class Rule13TellsThatItSent(Rules):
 
     def reports_start(self):
         return True
+
+
+class Rule14ReportsOnce(Rules):
+    """A report is done with once Airflow has drained it."""
+
+    def reports_again(self):
+        return False
+
+
+class Rule14RemovesBeforeItSettles(Rules):
+    """Pods and results are removed as soon as their end is in the ledger."""
+
+    def removes_at_once(self):
+        return True
+
+
+class Rule17LetsGoOfWhatIsClaimed(Rules):
+    """The revocation of a claimed launch is not declined."""
+
+    def judge_revoke(self, launch, subject):
+        verdict = super().judge_revoke(launch, subject)
+        return RevokeVerdict.NOTHING if verdict is RevokeVerdict.DECLINE else verdict
+
+
+class Rule18HandsBackRunningTasks(Rules):
+    """A running task of a dead scheduler is handed back."""
+
+    def judge_adopt(self, launch, subject):
+        return AdoptVerdict.HAND_BACK
+
+
+class Rule18TakesFromTheLiving(Rules):
+    """The new owner is written whoever the old one is."""
+
+    def may_take_over(self, launch, dead):
+        return True
+
+
+class Rule18LeavesTheOwner(Rules):
+    """Adopted launches keep their dead owner."""
+
+    def may_take_over(self, launch, dead):
+        return False
+
+
+class Rule19RunsWhatRanElsewhere(Rules):
+    """The claim of a callback looks at its own launch alone."""
+
+    def judge_callback_claim(self, launch, subject, claimant, *, claimed_elsewhere):
+        return super().judge_callback_claim(launch, subject, claimant, claimed_elsewhere=False)
+
+    def was_never_claimed(self, launches):
+        return True
+
+
+class Rule19TrustsItsRead(Rules):
+    """The claim of a callback does not repeat that no launch of it was ever claimed."""
+
+    def was_never_claimed(self, launches):
+        return True
+
+
+class Rule19SendsTheNewerLaunch(Rules):
+    """A launch is sent, and waited for, although another one has run the callback."""
+
+    def judge_submit(self, launch, subject, owner, *, claimed_elsewhere):
+        return super().judge_submit(launch, subject, owner, claimed_elsewhere=False)
+
+
+class Rule19ReportsTheDroppedLaunch(Rules):
+    """A launch that was dropped for another one is reported like any other that failed."""
+
+    def judge_report(self, launch, subject, ending, now, heartbeat_timeout, others):
+        return super().judge_report(launch, subject, ending, now, heartbeat_timeout, ())
+
+
+class Rule19InventsAnOutcome(Rules):
+    """What became of the launch that ran the callback is not looked up."""
+
+    def callback_ending(self, launch, ending, others):
+        return ending

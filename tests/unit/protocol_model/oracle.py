@@ -138,18 +138,44 @@ def event_names_launch(row: TaskRow, info: str | None) -> None:
     require(False, f"an event overwrites the token {row.token} with {info}")
 
 
+def settled(world: World, launch: Launch) -> None:
+    """A launch is settled when its subject has left the state in which it waited for this launch."""
+    require(launch.state.value not in OPEN, f"{launch.token} was settled while {launch.state.value}")
+    if launch.kind is LaunchKind.CALLBACK:
+        row = world.callbacks[launch.subject_id]
+        # Core may have written QUEUED again meanwhile, with a newer launch (A7).
+        newer = any(other.open for other in world.ledger.others(launch))
+        require(row.state in FINISHED or newer, f"{launch.token} was settled, and {row.id} is {row.state}")
+        return
+    task = world.tasks[launch.task_id or ""]
+    waits = task.ours and task.token == launch.token and task.state in WAITS_FOR_A_LAUNCH
+    require(not waits, f"{launch.token} was settled, and {task.place} is still {task.state}")
+
+
+def removed(world: World, token: str) -> None:
+    """What an artefact left is there until its launch is settled."""
+    launch = world.ledger.rows.get(token)
+    require(launch is None or launch.settled_at is not None, f"{token} was removed before it was settled")
+
+
+def taken_over(world: World, launch: Launch, owner: str) -> None:
+    """A launch is taken from the dead only."""
+    dead = launch.scheduler_job_id in world.failed_jobs
+    require(dead, f"{owner} takes {launch.token} from {launch.scheduler_job_id}, which lives")
+
+
+def duplicate_failed(world: World, token: str) -> None:
+    """A second delivery never leaves a failure for a launch that somebody else runs healthily."""
+    running = {row.id for row in world.tasks.values() if row.state == "running" and row.token == token}
+    alive = [one for one in world.executions if one.subject_id in running and one.body_alive]
+    require(not alive, f"a duplicate of {token} left a failure while the first one runs")
+
+
 # What is checked after every step
 
 
 def check(world: World) -> None:
     """Check what must hold at any time."""
-    _superseded_in_time(world)
-    for launch in world.ledger.rows.values():
-        if launch.settled_at is not None:
-            _settled_rightly(world, launch)
-
-
-def _superseded_in_time(world: World) -> None:
     newest: dict[str, int] = {}
     tasks = [one for one in world.ledger.rows.values() if one.kind is LaunchKind.TASK]
     for launch in tasks:
@@ -161,17 +187,6 @@ def _superseded_in_time(world: World) -> None:
                 launch.sequence >= newest.get(launch.task_id or "", 0),
                 f"{launch.token} is open although a newer launch was submitted",
             )
-
-
-def _settled_rightly(world: World, launch: Launch) -> None:
-    require(launch.state.value not in OPEN, f"{launch.token} was settled while {launch.state.value}")
-    if launch.kind is LaunchKind.CALLBACK:
-        row = world.callbacks[launch.subject_id]
-        require(row.state in FINISHED, f"{launch.token} was settled, and callback {row.id} is {row.state}")
-        return
-    task = world.tasks[launch.task_id or ""]
-    waits = task.ours and task.token == launch.token and task.state in WAITS_FOR_A_LAUNCH
-    require(not waits, f"{launch.token} was settled, and {task.place} is still {task.state}")
 
 
 # What is checked when everything has come to rest

@@ -132,11 +132,13 @@ class Ledger:
         self.rows[token] = after
         return True
 
-    def take_over(self, token: str, owner: str, dead: Collection[str | None]) -> None:
-        """Give a launch of a dead scheduler a new owner."""
+    def take_over(self, token: str, owner: str, dead: Collection[str | None]) -> bool:
+        """Give a launch of a dead scheduler a new owner; returns whether it was hit."""
         launch = self.rows[token]
-        if launch.settled_at is None and self._rules.may_take_over(launch, dead):
+        hit = launch.settled_at is None and self._rules.may_take_over(launch, dead)
+        if hit:
             self.rows[token] = replace(launch, scheduler_job_id=owner)
+        return hit
 
     def settle(self, token: str, now: datetime) -> None:
         """Mark an ended launch as dealt with."""

@@ -132,6 +132,10 @@ class Rules:
         """Whether a report is kept until Airflow is seen to have heard it."""
         return True
 
+    def removes_at_once(self) -> bool:
+        """Whether artefacts are removed before their launch is settled."""
+        return False
+
     # Rule 17
 
     def judge_revoke(self, launch: Launch | None, subject: Subject | None) -> protocol.RevokeVerdict:

@@ -70,6 +70,62 @@ def goes_on_after(world: World, scheduler: Scheduler, row: TaskRow, execution: E
     scheduler.run("loop")
 
 
+# Rules 2 and 3
+
+
+def token_is_not_fresh(world: World) -> None:
+    """In a mixed executor list a task brings the token of its earlier launch, or none."""
+    scheduler = world.add_scheduler()
+    row = world.add_task(fresh_ids=False)
+    world.schedule(row)
+    scheduler.run("loop")
+    execution = world.deliver()
+    take(execution)
+    goes_on_after(world, scheduler, row, execution, "deferred")
+
+
+def task_brings_no_token(world: World) -> None:
+    """In a mixed executor list a task is queued for the first time, without a token."""
+    scheduler = world.add_scheduler()
+    world.schedule(world.add_task(fresh_ids=False))
+    scheduler.run("loop")
+    scheduler.run("loop")
+
+
+def cleared_while_queued(world: World) -> None:
+    """A user clears a task whose message waits; the newer launch is sent beside the older one."""
+    scheduler, row = queued_task(world)
+    world.clear(row)
+    world.schedule(row)
+    scheduler.run("loop")
+
+
+def callback_is_claimed_before_the_newer_launch_is_sent(world: World) -> None:
+    """A7: between the check of a callback's newer launch and its write, the older one is claimed."""
+    first, second = two_launches_of_a_callback(world)
+    first.run("loop")
+    second.begin("loop")
+    second.step()
+    second.step()
+    take(world.deliver())
+    second.finish()
+
+
+def old_launch_reports_again(world: World) -> None:
+    """B3: a worker repeats a report whose answer it never heard; a newer launch of the same task runs."""
+    scheduler, row, old = running_task(world)
+    old.report("deferred")
+    scheduler.run("loop")
+    for _ in range(2):
+        world.pass_time(60)
+        scheduler.run("loop")
+    world.fire_trigger(row)
+    scheduler.run("loop")
+    take(world.deliver())
+    old.report_again("deferred")
+    assert row.state == "running"
+
+
 # Rule 4
 
 
@@ -116,6 +172,18 @@ def queueing_is_rolled_back(world: World) -> None:
     world.schedule(world.add_task())
     scheduler.database_fails = True
     scheduler.run("loop")
+
+
+# Rule 6
+
+
+def claimed_before_the_relaunch(world: World) -> None:
+    """K6: a launch is claimed after the decision to replace it, and before the transaction that does."""
+    scheduler, _ = queued_task(world)
+    scheduler.begin("relaunch")
+    scheduler.step()
+    take(world.deliver())
+    scheduler.finish()
 
 
 # Rules 7 and 8
@@ -191,14 +259,14 @@ def answer_to_the_claim_is_lost(world: World) -> None:
     execution.ask()
 
 
-def old_launch_reports(world: World) -> None:
-    """B3: a worker of an old launch speaks while a newer one of the same task instance is running."""
-    scheduler, row, old = running_task(world)
-    row.state = "deferred"
-    world.fire_trigger(row)
-    scheduler.run("loop")
-    take(world.deliver())
-    old.report("success")
+def stock_worker_gets_a_duplicate(world: World) -> None:
+    """C2, B4: a message is delivered twice to workers without the guard."""
+    _, row = queued_task(world)
+    world.broker.ready.append(row.token or "")
+    first, second = world.deliver(stock=True), world.deliver(stock=True)
+    take(first)
+    take(second)
+    second.finish()
 
 
 # Rule 13
@@ -253,7 +321,7 @@ def user_marks_a_pending_task(world: World) -> None:
     """K9: a user marks a task while its pod is pending; the pod is evicted."""
     scheduler, row = queued_task(world, BackendName.KUBERNETES)
     world.mark(row, "success")
-    world.evict_pod(row.token or "")
+    world.fail_pod(row.token or "", "Evicted")
     scheduler.run("loop")
     scheduler.run("loop")
 
@@ -262,18 +330,83 @@ def moved_to_another_executor(world: World) -> None:
     """The executor of a task is changed while its launch is in a backend."""
     scheduler, row = queued_task(world, BackendName.KUBERNETES)
     row.ours = False
-    world.evict_pod(row.token or "")
+    world.fail_pod(row.token or "", "Evicted")
     scheduler.run("loop")
     scheduler.run("loop")
     row.ours = True
     row.state = None
 
 
+# Rule 14
+
+
+def event_is_skipped(world: World) -> None:
+    """Somebody has locked the task when the scheduler processes the event of its evicted pod."""
+    scheduler, row = queued_task(world, BackendName.KUBERNETES)
+    world.fail_pod(row.token or "", "Evicted")
+    scheduler.locked_for_it.add(row.place)
+    scheduler.run("loop")
+    scheduler.run("loop")
+
+
+def scheduler_dies_between_end_and_report(world: World) -> None:
+    """K11: a pod's end is in the ledger, and the scheduler dies before Airflow has heard of it."""
+    scheduler, row = queued_task(world, BackendName.KUBERNETES)
+    world.fail_pod(row.token or "", "Evicted")
+    scheduler.begin("loop")
+    while world.ledger.rows[row.token or ""].open:
+        scheduler.step()
+    scheduler.step()
+    world.kill_scheduler(scheduler)
+
+
+# Rule 17
+
+
+def claimed_while_stuck_handling_goes_on(world: World) -> None:
+    """B7: a task is found stuck by an unlocked read, a worker claims it, the handling goes on."""
+    scheduler, row = queued_task(world)
+    world.pass_time(700)
+    scheduler.begin("stuck")
+    scheduler.step()
+    take(world.deliver())
+    scheduler.finish()
+    assert row.state == "running"
+
+
+# Rule 18
+
+
+def scheduler_dies_while_a_task_runs(world: World) -> None:
+    """K11, C5: a running task of a dead scheduler is adopted."""
+    scheduler, _, execution = running_task(world)
+    world.kill_scheduler(scheduler)
+    other = world.add_scheduler()
+    other.run("adopt")
+    other.run("loop")
+    run_to_its_end(execution)
+
+
+def scheduler_dies_before_the_send(world: World) -> None:
+    """C4: a scheduler dies after QUEUED was committed and before the send."""
+    scheduler = world.add_scheduler()
+    world.schedule(world.add_task())
+    scheduler.begin("loop")
+    scheduler.step()
+    world.kill_scheduler(scheduler)
+
+
+def other_scheduler_looks_for_orphans(world: World) -> None:
+    """A scheduler looks for orphans while another one works."""
+    queued_task(world)
+    world.add_scheduler().run("adopt")
+
+
 # Rule 19
 
 
-def two_schedulers_queue_one_callback(world: World) -> None:
-    """A7: two schedulers read the same pending callback; one launch runs before the other is sent."""
+def two_launches_of_a_callback(world: World) -> tuple[Scheduler, Scheduler]:
+    """Return two schedulers that have queued the same callback, each with a launch of its own (A7)."""
     first, second = world.add_scheduler(), world.add_scheduler()
     world.add_callback()
     for scheduler in (first, second):
@@ -281,9 +414,48 @@ def two_schedulers_queue_one_callback(world: World) -> None:
         scheduler.step()
     first.finish()
     second.finish()
+    return first, second
+
+
+def dropped_launch_of_a_callback(world: World) -> None:
+    """A7: the launch of one scheduler runs; the other scheduler drops its own, and reports meanwhile."""
+    first, second = two_launches_of_a_callback(world)
     first.run("loop")
     execution = world.deliver()
     take(execution)
     second.run("loop")
     second.run("loop")
     run_to_its_end(execution)
+
+
+def callback_is_queued_anew_after_it_ran(world: World) -> None:
+    """A7: a scheduler that has read a callback as pending writes QUEUED when it has succeeded already."""
+    first, second = world.add_scheduler(), world.add_scheduler()
+    world.add_callback()
+    second.begin("callbacks")
+    second.step()
+    first.run("callbacks")
+    first.run("loop")
+    run_to_its_end(world.deliver())
+    first.run("loop")
+    first.run("loop")
+    second.finish()
+
+
+def both_launches_of_a_callback_ask(world: World) -> None:
+    """A7: both launches of a callback are sent, and judged before either has written its claim."""
+    for scheduler in two_launches_of_a_callback(world):
+        scheduler.run("loop")
+    one, other = world.deliver(), world.deliver()
+    one.ask()
+    other.ask()
+    one.take()
+    other.take()
+
+
+def callback_is_delivered_after_the_other_launch(world: World) -> None:
+    """A7, A8: both launches of a callback are sent, and delivered one after the other."""
+    for scheduler in two_launches_of_a_callback(world):
+        scheduler.run("loop")
+    take(world.deliver())
+    take(world.deliver())

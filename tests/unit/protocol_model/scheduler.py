@@ -14,7 +14,7 @@ from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState
 from dispatcher.domain.protocol import AdoptVerdict, Ending, RevokeVerdict
-from tests.unit.protocol_model import core, heartbeat
+from tests.unit.protocol_model import core, heartbeat, oracle
 from tests.unit.protocol_model.memory import Emission, Report, Told
 from tests.unit.protocol_model.rows import CallbackKey
 
@@ -233,7 +233,7 @@ class Scheduler:
                 core.reset(self, row)
                 continue
             if verdict is AdoptVerdict.TAKE_OVER and launch is not None:
-                self.world.ledger.take_over(launch.token, self.job_id, {launch.scheduler_job_id})
+                self._take_over(launch, {launch.scheduler_job_id})
             row.queued_by = self.job_id
         self._adopt_what_no_task_leads_to()
         self.next_sweep = self.world.now
@@ -242,8 +242,12 @@ class Scheduler:
     def _adopt_what_no_task_leads_to(self) -> None:
         # Launches of callbacks, and of tasks that ended or went on while no scheduler looked.
         for launch in list(self.world.ledger.rows.values()):
-            if launch.scheduler_job_id in self.world.failed_jobs:
-                self.world.ledger.take_over(launch.token, self.job_id, self.world.failed_jobs)
+            self._take_over(launch, self.world.failed_jobs)
+
+    def _take_over(self, launch: Launch, dead: set[str | None]) -> None:
+        mine = launch.scheduler_job_id == self.job_id
+        if self.world.ledger.take_over(launch.token, self.job_id, dead) and not mine:
+            oracle.taken_over(self.world, launch, self.job_id)
 
     # Ours alone
 

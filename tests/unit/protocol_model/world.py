@@ -33,7 +33,7 @@ class World:
         self.tasks: dict[str, TaskRow] = {}
         self.callbacks: dict[str, CallbackRow] = {}
         self.ledger = Ledger(rules)
-        self.failed_jobs: set[str] = set()
+        self.failed_jobs: set[str | None] = set()
         self.schedulers: list[Scheduler] = []
         self.executions: list[Execution] = []
         self.backends: dict[BackendName, Broker | Cluster] = {
@@ -169,10 +169,12 @@ class World:
             if execution.backend is BackendName.KUBERNETES and execution.worker not in uids:
                 execution.vanish()
 
-    def evict_pod(self, token: str) -> None:
-        """Let the cluster end a pod: what runs in it dies."""
-        pod = self.cluster.pods[token]
-        self.cluster.end(token, pod.uid, ok=False, reason="Evicted")
+    def fail_pod(self, token: str, reason: str) -> None:
+        """Let a pod fail: whatever runs in it dies, also what a node that lost its memory started twice."""
+        pod = self.cluster.pods.get(token)
+        if pod is None:
+            return
+        self.cluster.end(token, pod.uid, ok=False, reason=reason)
         for execution in self.executions:
             if execution.worker == pod.uid:
                 execution.vanish()
