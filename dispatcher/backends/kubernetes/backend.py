@@ -232,6 +232,8 @@ class KubernetesBackend:
             text = access.cluster.read_log(namespace, name, access.options.log_lines)
         except DispatcherError as exc:
             return [f"The log of pod {external_id} cannot be read: {exc}"], []
+        if not text:
+            return [f"Pod {external_id} has not written a log yet"], []
         return [f"The last {access.options.log_lines} lines of pod {external_id}"], [text]
 
     def stop(self) -> None:

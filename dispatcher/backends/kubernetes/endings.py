@@ -45,8 +45,7 @@ def classify_pod(pod: Mapping[str, Any], *, deleted: bool = False) -> Observatio
         ok=ending.ok,
         reason=ending.reason,
         hostname=identity.name,
-        # A start that was refused exits with 0 too: only a failure can be told of a claimant.
-        claimant=None if ending.ok else claimants_of_pod(identity.uid),
+        claimant=claimants_of_pod(identity.uid),
     )
 
 

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
 from kubernetes.client import models as k8s
 
-from dispatcher.backends.base import Postponed, Rejected, Sent
+from dispatcher.backends.base import Artefact, Postponed, Rejected, Sent
 from tests.support import fault_proxy
 from tests.support.backend_harness import eventually, make_submission
+from tests.support.fault_proxy import kubeconfig_of
 from tests.support.kubernetes_field import write_template
 
 pytestmark = pytest.mark.needs("kubernetes")
@@ -217,6 +219,28 @@ def test_refused_credentials_are_told(field):
     proxy = field.proxy()
     proxy.on("GET", "/pods", fault_proxy.answer(401), times=None)
     assert "renew the credentials" in (field.backend(through=proxy).problem() or "")
+
+
+def test_a_server_that_never_answers_holds_nobody_up(field, tmp_path):
+    submission = make_submission()
+    artefact = Artefact(submission.token, submission.kind, f"{field.namespace}/pod")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = tmp_path / "silent.yaml"
+        config.write_text(kubeconfig_of(f"http://127.0.0.1:{silent.getsockname()[1]}"), encoding="utf-8")
+        backend = field.backend(conf={"config_file": str(config)}, operation_seconds=0.5)
+        for step in (
+            backend.problem,
+            lambda: backend.submit([submission]),
+            backend.observe,
+            lambda: backend.watch([artefact]),
+            lambda: backend.revoke([artefact]),
+            lambda: backend.remove([artefact]),
+            lambda: backend.get_log("ns/pod"),
+            backend.stop,
+        ):
+            started = time.monotonic()
+            step()
+            assert time.monotonic() - started < 3
 
 
 def test_bad_settings_are_told(field):

@@ -201,3 +201,10 @@ def test_the_log_of_a_pod_that_is_not_there_is_told_in_words(field):
     assert lines == []
     assert 'pods "no-such-pod" not found' in messages[0]
     assert backend.get_log("nonsense")[1] == []
+
+
+def test_a_pod_that_has_not_started_has_no_log_yet(field):
+    artefact = send(field.backend())
+    messages, lines = field.backend(job=None).get_log(artefact.external_id)
+    assert lines == []
+    assert messages == [f"Pod {artefact.external_id} has not written a log yet"]

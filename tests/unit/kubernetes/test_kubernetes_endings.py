@@ -163,20 +163,14 @@ def test_what_ended_badly(status, reason, deleted):
     assert (observation.ok, observation.reason, observation.gone) == (False, reason, False)
 
 
-def test_a_failure_is_the_claimants_own_if_it_ran_in_this_very_pod():
-    observation = classify_pod(make_pod({"phase": "Failed"}))
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_an_ending_tells_of_the_claimants_that_ran_in_this_very_pod(phase):
+    observation = classify_pod(make_pod({"phase": phase}))
     assert observation is not None
     assert observation.claimant is not None
     assert claimant_from_nonce(nonce_in_pod(UID, "start")).startswith(observation.claimant)
     other = claimant_from_nonce(nonce_in_pod(UID.replace("f0", "e0"), "start"))
     assert not other.startswith(observation.claimant)
-
-
-def test_exit_code_0_tells_of_no_claimant():
-    # A start that was refused exits with 0 as well.
-    observation = classify_pod(make_pod({"phase": "Succeeded"}))
-    assert observation is not None
-    assert observation.claimant is None
 
 
 @pytest.mark.parametrize(

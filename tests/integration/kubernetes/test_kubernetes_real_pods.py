@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods that a node really runs: what they are given, and how their ends look."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from kubernetes.client import models as k8s
+
+from dispatcher.backends.base import Artefact, Sent
+from dispatcher.domain.pod_claimant import POD_UID_VARIABLE, claimants_of_pod
+from dispatcher.settings import WorkloadDelivery
+from tests.support.backend_harness import eventually, make_submission
+from tests.support.clusters import POD_TEMPLATE_VARIABLE
+
+pytestmark = [
+    pytest.mark.needs("node"),
+    pytest.mark.skipif(POD_TEMPLATE_VARIABLE not in os.environ, reason=f"{POD_TEMPLATE_VARIABLE} is not set"),
+]
+
+
+@pytest.fixture
+def run(field):
+    """Return a function that runs a shell script in a pod, and returns backend, artefact and pod."""
+
+    def run(script: str, **settings):
+        backend = field.backend(
+            conf={"pod_template_file": os.environ[POD_TEMPLATE_VARIABLE], "delete_worker_pods": "False"},
+            settings=settings,
+        )
+        # What follows the script are its own arguments.
+        container = k8s.V1Container(name="base", command=["sh", "-c", script])
+        override = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[container]))
+        submission = make_submission(executor_config={"pod_override": override})
+        sent = backend.submit([submission])[submission.token]
+        assert isinstance(sent, Sent), sent
+        (pod,) = field.kubelet.pods(submission.token)
+        return backend, Artefact(submission.token, submission.kind, sent.external_id), pod
+
+    return run
+
+
+def ending(backend):
+    (told,) = eventually(backend.observe, "the ending", seconds=60)
+    return told
+
+
+def test_a_pod_knows_its_uid_and_its_log_is_read(run):
+    backend, artefact, pod = run(f'echo "uid=${POD_UID_VARIABLE} é"; echo last; exit 0')
+    assert ending(backend).ok
+    messages, (text,) = backend.get_log(artefact.external_id)
+    assert text == f"uid={pod.metadata.uid} é\nlast\n"
+    assert artefact.external_id in messages[0]
+
+
+def test_a_failure_is_told_with_its_exit_code_and_its_pod(run):
+    backend, _, pod = run("exit 3")
+    told = ending(backend)
+    assert not told.ok
+    assert told.reason == "container base: Error, exit code 3"
+    assert told.claimant == claimants_of_pod(pod.metadata.uid)
+
+
+def test_the_workload_is_there_by_secret(run):
+    backend, artefact, _ = run("cat /airflow-workload/*", workload_delivery=WorkloadDelivery.SECRET)
+    assert ending(backend).ok
+    assert backend.get_log(artefact.external_id)[1] == [f'{{"token": "jwt-of-{artefact.token}"}}']
+
+
+def test_a_pod_that_is_revoked_while_it_runs_ends(run, field):
+    backend, artefact, pod = run("trap 'exit 0' TERM; echo up; while :; do sleep 0.2; done")
+    eventually(lambda: backend.get_log(artefact.external_id)[1] == ["up\n"], "it runs", seconds=60)
+    assert backend.observe() == []
+    backend.revoke([artefact])
+    told = ending(backend)
+    # Which of the two is seen depends on how the node takes its leave.
+    assert told.ok or told.gone
+    eventually(lambda: field.kubelet.pods(artefact.token) == [], "it is gone", seconds=60)
+    assert pod.metadata.uid
