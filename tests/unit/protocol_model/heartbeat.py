@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor's heartbeat in the model: submit, observe, sweep, report, settle.
+"""The executor's heartbeat in the model: observe, sweep, report, settle (rules 13 and 14).
 
 It follows ``dispatcher.dispatch`` step by step, on the model's rows and with the domain's decisions.
 """
@@ -17,12 +17,12 @@ from dispatcher.dispatch.sweep import GRACE
 from dispatcher.domain.lifecycle import ENDED, OPEN, LaunchEvent, LaunchKind, LaunchState, sources
 from dispatcher.domain.protocol import Ending, ReportVerdict, SubmitVerdict
 from tests.unit.protocol_model import core, oracle
-from tests.unit.protocol_model.artefacts import SendAnswer
 from tests.unit.protocol_model.memory import Emission, Report
-from tests.unit.protocol_model.rows import CallbackKey, TaskKey
+from tests.unit.protocol_model.rows import key_of
+from tests.unit.protocol_model.submitting import free
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from dispatcher.backends.base import Observation
     from dispatcher.domain.launch import Launch, Subject
@@ -31,122 +31,6 @@ if TYPE_CHECKING:
     from tests.unit.protocol_model.world import World
 
 SWEEP_SECONDS = 5
-PARALLELISM = 4
-
-
-# Submitting (rules 3 to 6)
-
-
-def submit(self: Scheduler) -> Iterator[None]:
-    """Send what waits, for as many workloads as there are slots."""
-    keys = list(self.queued)[: PARALLELISM - len(self.running)]
-    flights = [flight for key in keys if (flight := self.flights.current(key)) and flight.workload]
-    if not keys:
-        return
-    verdicts = _judge(self, flights)
-    yield
-    if not self.commits():
-        return
-    cleared, superseded = _clear(self, flights, verdicts)
-    yield
-    sent: set[str] = set()
-    for flight in flights:
-        if flight.token in cleared and _send(self, flight):
-            sent.add(flight.token)
-        yield
-    _note_sent(self, keys, flights, cleared, sent)
-    for token in superseded:
-        free(self, token)
-
-
-def _judge(self: Scheduler, flights: list[Flight]) -> dict[str, SubmitVerdict]:
-    world = self.world
-    verdicts = {}
-    for flight in flights:
-        launch = world.ledger.rows.get(flight.token)
-        subject = None if launch is None else world.subject_of(launch)
-        elsewhere = launch is not None and world.ledger.claimed_elsewhere(launch)
-        verdicts[flight.token] = self.rules.judge_submit(
-            launch, subject, self.job_id, claimed_elsewhere=elsewhere
-        )
-    return verdicts
-
-
-def _clear(
-    self: Scheduler, flights: list[Flight], verdicts: Mapping[str, SubmitVerdict]
-) -> tuple[set[str], set[str]]:
-    world, now = self.world, self.world.now
-    cleared, superseded = set(), set()
-    for flight in flights:
-        verdict = verdicts[flight.token]
-        if verdict is SubmitVerdict.DROP:
-            reason = "no longer wanted when it was to be sent"
-            world.ledger.record(LaunchEvent.DROP, flight.token, now, owner=self.job_id, end_reason=reason)
-        elif verdict is SubmitVerdict.SEND and _write_ahead(self, flight.token):
-            cleared.add(flight.token)
-            flight.launch = world.ledger.rows[flight.token]
-    for token in cleared:
-        newer = world.ledger.rows[token]
-        for launch in list(world.ledger.rows.values()):
-            old = self.rules.is_made_old_by(launch, newer)
-            if old and world.ledger.record(LaunchEvent.SUPERSEDE, launch.token, now):
-                superseded.add(launch.token)
-    return cleared, superseded
-
-
-def _write_ahead(self: Scheduler, token: str) -> bool:
-    world = self.world
-    before = world.ledger.rows.get(token)
-    row = None if before is None else world.task_of(before)
-
-    def wanted(launch: Launch) -> bool:
-        return launch.kind is LaunchKind.CALLBACK or self.rules.submit_finds(row, launch.token)
-
-    hit = world.ledger.record(LaunchEvent.SUBMIT, token, world.now, owner=self.job_id, where=wanted)
-    if hit:
-        oracle.submitted(world.ledger.rows[token], row, self.job_id)
-    return hit
-
-
-def _send(self: Scheduler, flight: Flight) -> bool:
-    """Send one artefact; a time-out may hide that it arrived, or that it did not."""
-    if self.send_lost:
-        self.send_lost = False
-        return False
-    answer = self.world.send(flight.launch, self.rules.token_to_send(flight.launch))
-    self.watching.add(flight.token)
-    if self.send_answer_lost:
-        self.send_answer_lost = False
-        return False
-    if answer is SendAnswer.SENT:
-        flight.workload = None
-    return answer is SendAnswer.SENT
-
-
-def _note_sent(
-    self: Scheduler, keys: list[Key], flights: list[Flight], cleared: set[str], sent: set[str]
-) -> None:
-    for key in keys:
-        if self.flights.current(key) is None:
-            self.unqueue(key)
-            self.running.discard(key)
-    for flight in flights:
-        if flight.token in sent:
-            self.unqueue(flight.key)
-            self.running.add(flight.key)
-            if self.rules.reports_start():
-                self.buffer[flight.key] = Emission("queued", flight.launch)
-        elif flight.token not in cleared:
-            free(self, flight.token)
-            self.next_sweep = self.world.now
-
-
-def free(self: Scheduler, token: str) -> None:
-    """Forget a flight; its slot is free unless a newer launch of the same key has it."""
-    flight = self.flights.forget(token)
-    if flight is not None and self.flights.current(flight.key) is None:
-        self.unqueue(flight.key)
-        self.running.discard(flight.key)
 
 
 # Observing and sweeping
@@ -248,7 +132,7 @@ def _end_one(
     event = event_for(launch, subject, ending, observation, verdict)
     if not _write_end(self, launch, event, ending.reason):
         return None
-    return Report(world.ledger.rows[launch.token], key_of(self, launch), ending)
+    return Report(world.ledger.rows[launch.token], _key_of(self, launch), ending)
 
 
 def _judge_report(self: Scheduler, launch: Launch, subject: Subject | None, ending: Ending) -> ReportVerdict:
@@ -319,7 +203,7 @@ def _apply(self: Scheduler, read: _Read, forget: set[str], unknown: list[Launch]
 
 
 def _take_up(self: Scheduler, launch: Launch) -> None:
-    key = key_of(self, launch)
+    key = _key_of(self, launch)
     workload = launch.token if launch.unclaimed and _can_rebuild(self.world, launch) else None
     self.flights.add(Flight(launch=launch, key=key, workload=workload))
     if workload is not None:
@@ -337,7 +221,7 @@ def _can_rebuild(world: World, launch: Launch) -> bool:
 
 def _take_up_unsettled(self: Scheduler, unsettled: list[Launch], ended_artefacts: set[str]) -> None:
     for launch in unsettled:
-        key = key_of(self, launch)
+        key = _key_of(self, launch)
         free(self, launch.token)
         if not _reported(self, launch.token) and not _winds_down(self, launch, ended_artefacts):
             self.reports[launch.token] = Report(launch, key, ending_of(launch))
@@ -426,12 +310,6 @@ def _remove(self: Scheduler, settled: list[Launch], stray: set[str]) -> None:
     self.world.end_executions_of_missing_pods()
 
 
-def key_of(self: Scheduler, launch: Launch) -> Key:
-    """Return how the scheduler knows the subject of a launch."""
+def _key_of(self: Scheduler, launch: Launch) -> Key:
     flight = self.flights.get(launch.token)
-    if flight is not None:
-        key: Key = flight.key
-        return key
-    if launch.kind is LaunchKind.CALLBACK:
-        return CallbackKey(launch.subject_id)
-    return TaskKey(launch.task_id or "", launch.try_number or 0)
+    return key_of(launch) if flight is None else flight.key

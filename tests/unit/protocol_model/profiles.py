@@ -17,7 +17,7 @@ _COMMON = {
     "print_blob": False,
 }
 
-SEARCH = settings(max_examples=EXAMPLES or 300, stateful_step_count=60, derandomize=not EXAMPLES, **_COMMON)
+SEARCH = settings(max_examples=EXAMPLES or 200, stateful_step_count=60, derandomize=not EXAMPLES, **_COMMON)
 """For the protocol as it is."""
 
 HUNT = settings(

@@ -33,6 +33,13 @@ class CallbackKey(NamedTuple):
 Key = TaskKey | CallbackKey
 
 
+def key_of(launch: Launch) -> Key:
+    """Return how the scheduler knows the subject of a launch."""
+    if launch.kind is LaunchKind.CALLBACK:
+        return CallbackKey(launch.subject_id)
+    return TaskKey(launch.task_id or "", launch.try_number or 0)
+
+
 @dataclass(slots=True)
 class TaskRow:
     """A task instance, with what Airflow keeps in its row.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of events, one for each hole that a rule closes. Each is named in ``test_scenarios.py``.
+"""Sequences of events about tasks, one for each hole that a rule closes.
 
 All of them end well under the protocol as it is. Under the mutant that opens the hole again, an invariant
 breaks on the way.
@@ -10,65 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dispatcher.domain.lifecycle import BackendName
-from tests.unit.protocol_model import oracle
-from tests.unit.protocol_model.rest import come_to_rest, run_to_its_end
-from tests.unit.protocol_model.world import World
+from tests.unit.protocol_model.acts import goes_on_after, queued_task, running_task, take
+from tests.unit.protocol_model.rest import run_to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.unit.protocol_model.execution import Execution
-    from tests.unit.protocol_model.rows import TaskRow
-    from tests.unit.protocol_model.rules import Rules
-    from tests.unit.protocol_model.scheduler import Scheduler
-
-
-def play(scenario: Callable[[World], None], rules: Rules) -> World:
-    """Play a scenario, let the world come to rest, and check the invariants.
-
-    :raises InvariantBroken: one does not hold
-    """
-    world = World(rules)
-    scenario(world)
-    oracle.check(world)
-    come_to_rest(world)
-    return world
-
-
-def queued_task(world: World, backend: BackendName = BackendName.CELERY) -> tuple[Scheduler, TaskRow]:
-    """Return a scheduler and a task that it has sent."""
-    scheduler = world.add_scheduler()
-    row = world.add_task(backend)
-    world.schedule(row)
-    scheduler.run("loop")
-    return scheduler, row
-
-
-def take(execution: Execution) -> None:
-    """Let an execution ask, and write its claim if it may."""
-    execution.ask()
-    if execution.stage == "permitted":
-        execution.take()
-
-
-def running_task(
-    world: World, backend: BackendName = BackendName.CELERY
-) -> tuple[Scheduler, TaskRow, Execution]:
-    """Return a scheduler, a task and the execution that runs it."""
-    scheduler, row = queued_task(world, backend)
-    execution = world.deliver() if backend is BackendName.CELERY else world.start_pod(row.token or "")
-    take(execution)
-    return scheduler, row, execution
-
-
-def goes_on_after(world: World, scheduler: Scheduler, row: TaskRow, execution: Execution, state: str) -> None:
-    """Let a task end its launch by its own word, and be queued and sent anew."""
-    execution.report(state)
-    execution.finish()
-    world.fire_trigger(row)
-    world.schedule(row)
-    scheduler.run("loop")
-
+    from tests.unit.protocol_model.world import World
 
 # Rules 2 and 3
 
@@ -98,17 +44,6 @@ def cleared_while_queued(world: World) -> None:
     world.clear(row)
     world.schedule(row)
     scheduler.run("loop")
-
-
-def callback_is_claimed_before_the_newer_launch_is_sent(world: World) -> None:
-    """A7: between the check of a callback's newer launch and its write, the older one is claimed."""
-    first, second = two_launches_of_a_callback(world)
-    first.run("loop")
-    second.begin("loop")
-    second.step()
-    second.step()
-    take(world.deliver())
-    second.finish()
 
 
 def old_launch_reports_again(world: World) -> None:
@@ -400,62 +335,3 @@ def other_scheduler_looks_for_orphans(world: World) -> None:
     """A scheduler looks for orphans while another one works."""
     queued_task(world)
     world.add_scheduler().run("adopt")
-
-
-# Rule 19
-
-
-def two_launches_of_a_callback(world: World) -> tuple[Scheduler, Scheduler]:
-    """Return two schedulers that have queued the same callback, each with a launch of its own (A7)."""
-    first, second = world.add_scheduler(), world.add_scheduler()
-    world.add_callback()
-    for scheduler in (first, second):
-        scheduler.begin("callbacks")
-        scheduler.step()
-    first.finish()
-    second.finish()
-    return first, second
-
-
-def dropped_launch_of_a_callback(world: World) -> None:
-    """A7: the launch of one scheduler runs; the other scheduler drops its own, and reports meanwhile."""
-    first, second = two_launches_of_a_callback(world)
-    first.run("loop")
-    execution = world.deliver()
-    take(execution)
-    second.run("loop")
-    second.run("loop")
-    run_to_its_end(execution)
-
-
-def callback_is_queued_anew_after_it_ran(world: World) -> None:
-    """A7: a scheduler that has read a callback as pending writes QUEUED when it has succeeded already."""
-    first, second = world.add_scheduler(), world.add_scheduler()
-    world.add_callback()
-    second.begin("callbacks")
-    second.step()
-    first.run("callbacks")
-    first.run("loop")
-    run_to_its_end(world.deliver())
-    first.run("loop")
-    first.run("loop")
-    second.finish()
-
-
-def both_launches_of_a_callback_ask(world: World) -> None:
-    """A7: both launches of a callback are sent, and judged before either has written its claim."""
-    for scheduler in two_launches_of_a_callback(world):
-        scheduler.run("loop")
-    one, other = world.deliver(), world.deliver()
-    one.ask()
-    other.ask()
-    one.take()
-    other.take()
-
-
-def callback_is_delivered_after_the_other_launch(world: World) -> None:
-    """A7, A8: both launches of a callback are sent, and delivered one after the other."""
-    for scheduler in two_launches_of_a_callback(world):
-        scheduler.run("loop")
-    take(world.deliver())
-    take(world.deliver())

@@ -14,9 +14,10 @@ from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState
 from dispatcher.domain.protocol import AdoptVerdict, Ending, RevokeVerdict
-from tests.unit.protocol_model import core, heartbeat, oracle
+from tests.unit.protocol_model import core, heartbeat, oracle, submitting
 from tests.unit.protocol_model.memory import Emission, Report, Told
 from tests.unit.protocol_model.rows import CallbackKey
+from tests.unit.protocol_model.submitting import PARALLELISM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tests.unit.protocol_model.rows import CallbackRow, Key, TaskRow
     from tests.unit.protocol_model.world import World
 
-PARALLELISM = 4
 OPERATIONS = ("loop", "callbacks", "stuck", "purge", "adopt", "relaunch")
 TOLD = Told("failed", "heartbeat timeout")
 
@@ -102,7 +102,7 @@ class Scheduler:
         """Run one turn of the scheduler's loop."""
         self._critical_section()
         yield
-        yield from heartbeat.submit(self)
+        yield from submitting.submit(self)
         yield from heartbeat.sync(self)
         yield from heartbeat.report(self)
         yield from self.callbacks()

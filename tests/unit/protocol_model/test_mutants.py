@@ -9,7 +9,8 @@ import re
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.unit.protocol_model import mutants, scenarios
+from tests.unit.protocol_model import callback_scenarios, mutants, scenarios
+from tests.unit.protocol_model.acts import play
 from tests.unit.protocol_model.machine import machine_for
 from tests.unit.protocol_model.oracle import InvariantBroken
 from tests.unit.protocol_model.profiles import HUNT
@@ -38,12 +39,15 @@ SCRIPTED = [
     (mutants.Rule2LeavesATaskWithoutToken, scenarios.task_brings_no_token),
     (mutants.Rule3LeavesOlderLaunchesOpen, scenarios.cleared_while_queued),
     (mutants.Rule3ListensToOlderLaunches, scenarios.old_launch_reports_again),
-    (mutants.Rule3SupersedesARunningCallback, scenarios.callback_is_claimed_before_the_newer_launch_is_sent),
+    (
+        mutants.Rule3SupersedesARunningCallback,
+        callback_scenarios.older_launch_is_claimed_first,
+    ),
     (mutants.Rule4SubmitsWhatAnotherOwns, scenarios.stalled_scheduler_wakes_up),
     (mutants.Rule4TrustsItsRead, scenarios.requeued_between_check_and_write),
     (mutants.Rule4DropsWhatIsClaimed, scenarios.retried_send_meets_the_claim),
     (mutants.Rule4SendsBeforeTheCommit, scenarios.queueing_is_rolled_back),
-    (mutants.Rule4SendsWhatIsClaimed, scenarios.dropped_launch_of_a_callback),
+    (mutants.Rule4SendsWhatIsClaimed, callback_scenarios.dropped_launch_of_a_callback),
     (mutants.Rule6RelaunchesWhatRuns, scenarios.claimed_before_the_relaunch),
     (mutants.Rule6ResendsUnderANewToken, scenarios.retried_send_meets_the_claim),
     (mutants.Rule7ClaimsByStateAlone, scenarios.old_message_of_an_unrecorded_run),
@@ -67,11 +71,11 @@ SCRIPTED = [
     (mutants.Rule18HandsBackRunningTasks, scenarios.scheduler_dies_while_a_task_runs),
     (mutants.Rule18LeavesTheOwner, scenarios.scheduler_dies_before_the_send),
     (mutants.Rule18TakesFromTheLiving, scenarios.other_scheduler_looks_for_orphans),
-    (mutants.Rule19RunsWhatRanElsewhere, scenarios.callback_is_delivered_after_the_other_launch),
-    (mutants.Rule19TrustsItsRead, scenarios.both_launches_of_a_callback_ask),
-    (mutants.Rule19SendsTheNewerLaunch, scenarios.callback_is_queued_anew_after_it_ran),
-    (mutants.Rule19ReportsTheDroppedLaunch, scenarios.dropped_launch_of_a_callback),
-    (mutants.Rule19InventsAnOutcome, scenarios.callback_is_queued_anew_after_it_ran),
+    (mutants.Rule19RunsWhatRanElsewhere, callback_scenarios.callback_is_delivered_after_the_other_launch),
+    (mutants.Rule19TrustsItsRead, callback_scenarios.both_launches_of_a_callback_ask),
+    (mutants.Rule19SendsTheNewerLaunch, callback_scenarios.callback_is_queued_anew_after_it_ran),
+    (mutants.Rule19ReportsTheDroppedLaunch, callback_scenarios.dropped_launch_of_a_callback),
+    (mutants.Rule19InventsAnOutcome, callback_scenarios.callback_is_queued_anew_after_it_ran),
 ]
 
 
@@ -96,4 +100,4 @@ def test_the_machine_finds(mutant):
 @pytest.mark.parametrize(("mutant", "scenario"), SCRIPTED, ids=name)
 def test_the_scenario_catches(mutant, scenario):
     with pytest.raises(InvariantBroken):
-        scenarios.play(scenario, mutant())
+        play(scenario, mutant())

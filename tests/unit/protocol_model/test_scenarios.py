@@ -7,20 +7,23 @@ import inspect
 
 import pytest
 
-from tests.unit.protocol_model import scenarios
+from tests.unit.protocol_model import callback_scenarios, scenarios
+from tests.unit.protocol_model.acts import play
 from tests.unit.protocol_model.rules import Rules
 
+MODULES = (scenarios, callback_scenarios)
 
-def takes_a_world(one: object) -> bool:
-    """Say whether something in ``scenarios`` is a scenario: a function of a world, that returns nothing."""
-    if not inspect.isfunction(one) or one.__module__ != scenarios.__name__:
+
+def is_scenario(one: object) -> bool:
+    """Say whether something is a scenario: a function of a world that returns nothing."""
+    if not inspect.isfunction(one) or one.__module__ not in {module.__name__ for module in MODULES}:
         return False
     return list(inspect.signature(one).parameters) == ["world"] and one.__annotations__["return"] == "None"
 
 
-ALL = [one for one in vars(scenarios).values() if takes_a_world(one)]
+ALL = [one for module in MODULES for one in vars(module).values() if is_scenario(one)]
 
 
 @pytest.mark.parametrize("scenario", ALL, ids=lambda one: one.__name__)
 def test_it_ends_well(scenario):
-    scenarios.play(scenario, Rules())
+    play(scenario, Rules())

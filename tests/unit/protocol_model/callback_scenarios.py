@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences of events about callbacks: two schedulers may queue the same one (rule 19).
+
+All of them end well under the protocol as it is. Under the mutant that opens the hole again, an invariant
+breaks on the way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.unit.protocol_model.acts import take
+from tests.unit.protocol_model.rest import run_to_its_end
+
+if TYPE_CHECKING:
+    from tests.unit.protocol_model.scheduler import Scheduler
+    from tests.unit.protocol_model.world import World
+
+
+def two_launches_of_a_callback(world: World) -> tuple[Scheduler, Scheduler]:
+    """Return two schedulers that have queued the same callback, each with a launch of its own (A7)."""
+    first, second = world.add_scheduler(), world.add_scheduler()
+    world.add_callback()
+    for scheduler in (first, second):
+        scheduler.begin("callbacks")
+        scheduler.step()
+    first.finish()
+    second.finish()
+    return first, second
+
+
+def dropped_launch_of_a_callback(world: World) -> None:
+    """A7: the launch of one scheduler runs; the other scheduler drops its own, and reports meanwhile."""
+    first, second = two_launches_of_a_callback(world)
+    first.run("loop")
+    execution = world.deliver()
+    take(execution)
+    second.run("loop")
+    second.run("loop")
+    run_to_its_end(execution)
+
+
+def callback_is_queued_anew_after_it_ran(world: World) -> None:
+    """A7: a scheduler that has read a callback as pending writes QUEUED when it has succeeded already."""
+    first, second = world.add_scheduler(), world.add_scheduler()
+    world.add_callback()
+    second.begin("callbacks")
+    second.step()
+    first.run("callbacks")
+    first.run("loop")
+    run_to_its_end(world.deliver())
+    first.run("loop")
+    first.run("loop")
+    second.finish()
+
+
+def both_launches_of_a_callback_ask(world: World) -> None:
+    """A7: both launches of a callback are sent, and judged before either has written its claim."""
+    for scheduler in two_launches_of_a_callback(world):
+        scheduler.run("loop")
+    one, other = world.deliver(), world.deliver()
+    one.ask()
+    other.ask()
+    one.take()
+    other.take()
+
+
+def callback_is_delivered_after_the_other_launch(world: World) -> None:
+    """A7, A8: both launches of a callback are sent, and delivered one after the other."""
+    for scheduler in two_launches_of_a_callback(world):
+        scheduler.run("loop")
+    take(world.deliver())
+    take(world.deliver())
+
+
+def older_launch_is_claimed_first(world: World) -> None:
+    """A7: between the check of a callback's newer launch and its write, the older one is claimed."""
+    first, second = two_launches_of_a_callback(world)
+    first.run("loop")
+    second.begin("loop")
+    second.step()
+    second.step()
+    take(world.deliver())
+    second.finish()
