@@ -43,8 +43,8 @@ def open_cluster(conf: Any, options: ClusterOptions, *, connections: int, reques
     with _typed_errors():
         loaded = get_kube_client(
             in_cluster=conf.getboolean(SECTION, "in_cluster"),
-            cluster_context=conf.get(SECTION, "cluster_context", fallback=None),
-            config_file=conf.get(SECTION, "config_file", fallback=None),
+            cluster_context=conf.get(SECTION, "cluster_context", fallback=None) or None,
+            config_file=conf.get(SECTION, "config_file", fallback=None) or None,
         )
         configuration = loaded.api_client.configuration
         # Calls are repeated by the dispatcher, with a check of the launch in between and never in a sleep.

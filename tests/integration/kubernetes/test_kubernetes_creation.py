@@ -206,6 +206,10 @@ def test_a_missing_image_is_told_before_anything_is_sent(field, tmp_path):
     assert isinstance(postponed, Postponed)
 
 
+def test_without_a_config_file_the_one_of_kubeconfig_is_used(field):
+    assert field.backend(conf={"config_file": ""}).problem() is None
+
+
 def test_missing_configuration_is_told(field, tmp_path):
     backend = field.backend(conf={"config_file": str(tmp_path / "none.yaml")})
     problem = backend.problem() or ""
