@@ -113,7 +113,8 @@ class Observation:
     :param ok: it ended well (exit code 0, a stored success)
     :param reason: for people; None when it ended well
     :param hostname: where it ran, if the backend knows (for a pod its name)
-    :param claimant: the claimant that this ending belongs to, if the artefact told
+    :param claimant: the claimant that this ending belongs to, if the artefact told; of a pod, how the names
+        of all claimants begin that ran in it
     :param gone: positive evidence that the backend has no trace of it any more, though nobody saw it end
     """
 

@@ -83,6 +83,8 @@ class Observer:
         observation: Observation,
         now: datetime,
     ) -> Ended | None:
+        if lost_the_claim(launch, observation):
+            return None
         if self._ran_without_fence(launch, observation):
             claimed = self._claim_unfenced(connection, launch, now)
             if claimed is None:
@@ -152,12 +154,31 @@ def ending_from(launch: Launch, observation: Observation) -> Ending:
             )
             reason = f"the callback's worker {what}" + (f": {reason}" if reason else "")
         return Ending(ok=ok, proven=True, reason=None if ok else reason)
-    proven = (
-        observation.claimant is not None
-        and launch.claimant is not None
-        and launch.claimant.startswith(observation.claimant)
+    # A start that was refused exits with 0 too: a success is proven by the name of the claimant itself, and
+    # not by the pod in which it ran.
+    proven = _held_the_claim(launch, observation) and (
+        not observation.ok or launch.claimant == observation.claimant
     )
     return Ending(ok=observation.ok, proven=proven, reason=reason)
+
+
+def lost_the_claim(launch: Launch, observation: Observation) -> bool:
+    """Whether this is the end of an artefact in which a claimed callback does not run.
+
+    It says nothing of the callback: the claimant still runs, and there is no heartbeat to wait for.
+    """
+    return (
+        launch.kind is LaunchKind.CALLBACK
+        and launch.was_claimed
+        and observation.claimant is not None
+        and not _held_the_claim(launch, observation)
+    )
+
+
+def _held_the_claim(launch: Launch, observation: Observation) -> bool:
+    if launch.claimant is None or observation.claimant is None:
+        return False
+    return launch.claimant.startswith(observation.claimant)
 
 
 def event_for(

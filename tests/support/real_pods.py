@@ -39,12 +39,10 @@ class History:
 
     :param created: names, in order
     :param deleted: names, in order
-    :param exit_codes: of the containers ``base`` that ended, by the name of the pod
     """
 
     created: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    exit_codes: dict[str, int] = field(default_factory=dict)
 
 
 class Pods:
@@ -128,15 +126,11 @@ class Pods:
             timeout_seconds=1,
         )
         for change in changes:
-            pod = change["object"]
-            name = pod.metadata.name
+            name = change["object"].metadata.name
             if change["type"] == "ADDED":
                 history.created.append(name)
             if change["type"] == "DELETED":
                 history.deleted.append(name)
-            for status in pod.status.container_statuses or ():
-                if status.state.terminated:
-                    history.exit_codes[name] = status.state.terminated.exit_code
         return history
 
     def marks(self) -> list[str]:
