@@ -28,7 +28,7 @@ def assert_ended(executor, callback_id, backend, told):
 @pytest.mark.needs("redis")
 def test_on_celery(executor, airflow_home, broker, worker):
     callback_id = run.new_callback(airflow_home, CALLBACK)
-    worker.app.control.cancel_consumer(QUEUE, reply=True, timeout=10)
+    worker.app.control.cancel_consumer(QUEUE, reply=True, timeout=10, limit=1)
     queue_callback(executor, callback_id)
     told = list(loop(executor).items())
     (launch,) = run.launches_of(callback_id)
@@ -36,7 +36,7 @@ def test_on_celery(executor, airflow_home, broker, worker):
     assert messages(broker, "default") == []
     assert executor.slots_occupied == 1
 
-    worker.app.control.add_consumer(QUEUE, reply=True, timeout=10)
+    worker.app.control.add_consumer(QUEUE, reply=True, timeout=10, limit=1)
     told += run.drive_to_the_end(executor, launch.token)
 
     assert_ended(executor, callback_id, BackendName.CELERY, told)
@@ -46,8 +46,8 @@ def test_on_celery(executor, airflow_home, broker, worker):
 
 
 @pytest.fixture
-def callbacks_in_pods(configured):
-    configured.setenv("AIRFLOW__DISPATCHER__CALLBACK_BACKEND", "kubernetes")
+def callbacks_in_pods(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__DISPATCHER__CALLBACK_BACKEND", "kubernetes")
 
 
 @pytest.mark.needs("redis", "node")
@@ -67,4 +67,3 @@ def test_on_kubernetes(callbacks_in_pods, pods, executor, airflow_home):
     assert len(history.created) == 1, "one pod"
     assert history.created == history.deleted
     assert history.created[0].endswith(launch.token)
-    assert list(history.exit_codes.values()) == [0]
