@@ -196,7 +196,7 @@ def _apply(self: Scheduler, read: _Read, forget: set[str], unknown: list[Launch]
     if not read.sweeps:
         return
     self.next_sweep = self.world.after(SWEEP_SECONDS)
-    for token in forget:
+    for token in sorted(forget):
         free(self, token)
     for launch in unknown:
         _take_up(self, launch)
@@ -302,7 +302,7 @@ def _remove(self: Scheduler, settled: list[Launch], stray: set[str]) -> None:
             backend.revoke(launch.token)
         backend.remove(launch.token)
         self.watching.discard(launch.token)
-    for token in stray:
+    for token in sorted(stray):
         oracle.removed(self.world, token)
         for backend in self.world.backends.values():
             backend.remove(token)

@@ -44,7 +44,7 @@ def submit(self: Scheduler) -> Iterator[None]:
             sent.add(flight.token)
         yield
     _note_sent(self, keys, flights, cleared, sent)
-    for token in superseded:
+    for token in sorted(superseded):
         free(self, token)
 
 
@@ -74,7 +74,7 @@ def _clear(
         elif verdict is SubmitVerdict.SEND and _write_ahead(self, flight.token):
             cleared.add(flight.token)
             flight.launch = world.ledger.rows[flight.token]
-    for token in cleared:
+    for token in sorted(cleared):
         newer = world.ledger.rows[token]
         for launch in list(world.ledger.rows.values()):
             old = self.rules.is_made_old_by(launch, newer)
