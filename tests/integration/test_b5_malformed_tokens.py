@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import jwt
 import pytest
 
@@ -167,3 +168,20 @@ def test_refusals_tell_no_token(db_session, execution_client, launch):
     instance = task_instance(db_session, launch.subject_id)
     instance.external_executor_id = before
     db_session.commit()
+
+
+@pytest.mark.timeout(600)
+def test_the_server_logs_no_jwt(db_session, api_server, launch):
+    """Known fault 53, on the API server: whatever it says about a refusal, no token is in it."""
+    server = api_server(workers=2)
+    signed = sign_token(launch.subject_id, launch_token=launch.token)
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        worker = guarded(client, launch).but(jwt=signed)
+        assert_refused(worker.but(header=OTHER).run(), "launch_token_invalid", 400)
+        assert_refused(worker.but(header="marked-header").run(), "launch_token_invalid", 400)
+        assert worker.but(jwt=signed[:-2]).run().status_code == 403
+
+    log = server.process.log.read_text(errors="replace")
+    assert f"/execution/task-instances/{launch.subject_id}/run" in log
+    for secret in (*signed.split(".")[1:], "marked-header"):
+        assert secret[:40] not in log

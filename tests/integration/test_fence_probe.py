@@ -61,11 +61,11 @@ def answers(url):
 
 @pytest.mark.timeout(600)
 def test_our_entry_point_has_it(db_session, entry_point):
-    assert httpx.get(f"{entry_point}/dispatcher/health").json() == ACTIVE
+    assert httpx.get(f"{entry_point}/dispatcher/health", timeout=60).json() == ACTIVE
     first = queued_launch(db_session)
     second = requeue(db_session, first.subject_id)
 
-    with httpx.Client(base_url=entry_point) as client:
+    with httpx.Client(base_url=entry_point, timeout=60) as client:
         assert_refused(guarded(client, first).run(), "launch_superseded")
         assert guarded(client, second).run().status_code == 200
 
