@@ -2,7 +2,8 @@
 """K5: several pods of one task instance exist, and only one of them wins ``/run``.
 
 Right: each loser ends cleanly, with exit code 0, and the healthy attempt is untouched: it goes on, it
-succeeds, and no event says otherwise. Today a loser's exit code fails the healthy attempt.
+succeeds, and no event says otherwise. Today a loser's exit code fails the healthy attempt, and a late pod
+may start what has moved on (known fault 67).
 """
 
 from __future__ import annotations
