@@ -199,7 +199,7 @@ class HybridExecutor(BaseExecutor):
         :returns: those that the scheduler must reset
         """
         hand_back = adopt(tis, str(self.job_id))
-        self.dispatcher.sweep_soon()
+        self.dispatcher.adopt_soon()
         return hand_back
 
     def get_task_log(self, ti: TaskInstance, try_number: int) -> tuple[list[str], list[str]]:  # noqa: ARG002

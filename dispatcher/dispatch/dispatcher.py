@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 SWEEP_INTERVAL = 5.0
 """Seconds between two sweeps."""
 
+ORPHAN_INTERVAL = 60.0
+"""Seconds between two looks for what dead schedulers left."""
+
 
 @dataclass(slots=True)
 class Heartbeat:
@@ -124,6 +127,7 @@ class Dispatcher:
         )
         self._sweeper = Sweeper(owner=owner, clock=clock)
         self._next_sweep = 0.0
+        self._next_orphans = 0.0
         self._connection_tests: dict[str, tuple[Any, BackendName]] = {}
         self._told: dict[str, Event] = {}
 
@@ -237,12 +241,21 @@ class Dispatcher:
             connection, [one for some in observed.values() for one in some], now
         )
         facts = _Facts(told=told, ended=ended, stray=stray)
+        if self._clock() >= self._next_orphans:
+            self._take_over_orphans(connection)
         if self._clock() >= self._next_sweep:
             facts.swept = self._sweeper.sweep(connection, self._table, now)
             unclaimed = [launch for launch in facts.swept.unknown if launch.unclaimed]
             facts.workloads = rebuild_workloads(session, unclaimed)
         facts.unsettled = store.unsettled_of_owner(connection, self._owner)
         return facts
+
+    def _take_over_orphans(self, connection: Connection) -> None:
+        taken = store.take_over_orphans(connection, owner=self._owner)
+        self._next_orphans = self._clock() + ORPHAN_INTERVAL
+        if taken:
+            log.info("Took over %d launches that dead schedulers left", len(taken))
+            self.sweep_soon()
 
     def _apply(self, facts: _Facts, step: Heartbeat) -> None:
         for token in facts.told:
@@ -369,8 +382,12 @@ class Dispatcher:
         self._table.forget(token)
 
     def sweep_soon(self) -> None:
-        """Let the next heartbeat sweep: launches were taken over."""
+        """Let the next heartbeat sweep."""
         self._next_sweep = 0.0
+
+    def adopt_soon(self) -> None:
+        """Let the next heartbeat take up what was taken over, and look for what else dead schedulers left."""
+        self._next_sweep = self._next_orphans = 0.0
 
     def stop(self) -> None:
         """End the backends' threads and connections; launches stay for the next scheduler."""

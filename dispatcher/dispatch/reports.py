@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchKind, LaunchState
-from dispatcher.domain.protocol import Ending, ReportVerdict, judge_report
+from dispatcher.domain.protocol import Ending, ReportVerdict, callback_ending, judge_report
 from dispatcher.ledger import store, subjects
 
 Event = tuple[Any, Any]
@@ -82,12 +82,22 @@ class ReportTable:
         self._read_again(connection)
         reports = list(self._open.values())
         found = subjects.subjects_of(connection, [report.launch for report in reports], self._own)
+        siblings = _siblings(connection, reports)
         events: dict[Any, Event] = {}
         for report in reports:
             token = report.launch.token
-            verdict = self.judge(report.launch, found.get(token), report.ending, now)
+            others = siblings.get(token, ())
+            verdict = judge_report(
+                report.launch,
+                found.get(token),
+                report.ending,
+                now,
+                self._heartbeat_timeout,
+                others=others,
+            )
             if verdict is ReportVerdict.EMIT:
-                events[report.key] = event_of(report)
+                ending = callback_ending(report.launch, report.ending, others)
+                events[report.key] = event_of(replace(report, ending=ending))
             elif verdict is ReportVerdict.SETTLE:
                 self._settleable[token] = self._open.pop(token).launch
         return events
@@ -109,6 +119,16 @@ class ReportTable:
         """Forget a launch whose ``settled_at`` is written."""
         self._settleable.pop(token, None)
         self._open.pop(token, None)
+
+
+def _siblings(connection: Connection, reports: Collection[Report]) -> dict[str, list[Launch]]:
+    """Return the other launches of the callbacks that reports are about, by token (rule 19)."""
+    callbacks = [one.launch for one in reports if one.launch.kind is LaunchKind.CALLBACK]
+    launches = store.launches_of_callbacks(connection, {launch.subject_id for launch in callbacks})
+    return {
+        launch.token: [one for one in launches[launch.subject_id] if one.token != launch.token]
+        for launch in callbacks
+    }
 
 
 def event_of(report: Report) -> Event:

@@ -14,14 +14,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from airflow.jobs.job import Job
 from airflow.models.taskinstance import TaskInstance
-from sqlalchemy import ColumnElement, Connection, Row, and_, exists, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, exists, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import (
     ENDED,
     OPEN,
+    UNCLAIMED,
     BackendName,
     LaunchEvent,
     LaunchKind,
@@ -131,6 +133,22 @@ def recent(connection: Connection, *, limit: int, selection: Selection = Selecti
         if (wanted := getattr(selection, key)) is not None:
             statement = statement.where(getattr(LaunchRow, key) == str(wanted))
     return [_launch(row) for row in connection.execute(statement)]
+
+
+def launches_of_callbacks(connection: Connection, subject_ids: Collection[str]) -> dict[str, list[Launch]]:
+    """Return all launches of callbacks, oldest first, by callback (rule 19).
+
+    :param connection: the caller's transaction
+    :param subject_ids: UUIDs of callbacks
+    """
+    found: dict[str, list[Launch]] = {}
+    for chunk in _chunks(subject_ids):
+        launches = _read(
+            connection, LaunchRow.subject_id.in_(chunk), LaunchRow.kind == LaunchKind.CALLBACK.value
+        )
+        for launch in launches:
+            found.setdefault(launch.subject_id, []).append(launch)
+    return found
 
 
 def callback_claimed_elsewhere(connection: Connection, subject_ids: Collection[str]) -> dict[str, set[str]]:
@@ -314,6 +332,32 @@ def take_over(
         [LaunchRow.state.in_(_values(OPEN)), LaunchRow.scheduler_job_id.in_(known)],
         {"scheduler_job_id": owner},
     )
+
+
+def take_over_orphans(connection: Connection, *, owner: str) -> frozenset[str]:
+    """Take over what dead schedulers left and no adoption of task instances leads to (rule 18).
+
+    That is: launches that have ended and are not settled, claimed launches (their task may have left the
+    states that Airflow adopts), and callbacks. Launches of queued tasks come by the scheduler's own adoption.
+
+    :param connection: the caller's transaction
+    :param owner: the new owner's job id; if it is itself declared dead, it takes nothing
+    :returns: the tokens that were hit
+    """
+    statement = select(Job.id).where(Job.job_type == "SchedulerJob", Job.state == "running")
+    alive = {str(job_id) for job_id in connection.scalars(statement)}
+    if owner not in alive:
+        return frozenset()
+    orphaned = [
+        LaunchRow.settled_at.is_(None),
+        LaunchRow.scheduler_job_id.not_in(alive),
+        or_(
+            LaunchRow.state.not_in(_values(UNCLAIMED)),
+            LaunchRow.kind == LaunchKind.CALLBACK.value,
+        ),
+    ]
+    tokens = list(connection.scalars(select(LaunchRow.token).where(*orphaned)))
+    return _compare_and_set(connection, tokens, orphaned, {"scheduler_job_id": owner})
 
 
 def note_external_ids(connection: Connection, external_ids: Mapping[str, str]) -> None:

@@ -62,6 +62,27 @@ def test_one_of_two_launches_runs():
     assert run.launch_of(other).settled_at is not None
 
 
+def test_the_launch_that_was_dropped_says_nothing_while_the_other_runs():
+    first, second = run.started_executor(), run.started_executor()
+    with create_session(scoped=False) as session:
+        callback_id = rows.make_callback(session).id
+    for executor in (first, second):
+        run.queue_callback(executor, callback_id)
+    run.loop(first)
+    (token,) = first.celery.artefacts
+    assert claim(token, str(callback_id), "nonce:one")
+
+    assert run.loop(second) == {}, "a FAILED of the dropped launch would overwrite RUNNING"
+    assert run.loop(second) == {}
+
+    with create_session(scoped=False) as session:
+        store.record(
+            session.connection(), LaunchEvent.END_OK, (token,), now=rows.utcnow(), kind=LaunchKind.CALLBACK
+        )
+    events = list(run.loop(second).values())
+    assert events == [("success", None)], "the known outcome, if nobody has written it yet"
+
+
 def test_a_launch_queued_after_the_claim_is_not_sent():
     first, second = run.started_executor(), run.started_executor()
     with create_session(scoped=False) as session:

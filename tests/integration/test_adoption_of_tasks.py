@@ -109,6 +109,73 @@ def test_a_queued_task_without_a_launch_is_handed_back():
     assert orphan_check(live) == 1
 
 
+def test_k11_a_task_that_reported_success_before_its_scheduler_died():
+    dead, live = run.started_executor(), run.started_executor()
+    token = run.queue_task(dead)
+    run.loop(dead)
+    run.claim(token)
+    run.set_task(token, state="success")
+    die(dead)
+
+    assert orphan_check(live) == 0
+    live.dispatcher.adopt_soon()
+    run.loop(live)
+    live.celery.end(Observation(token, ok=True, claimant="nonce:one"))
+    for _ in range(3):
+        assert run.loop(live) == {}
+
+    assert run.launch_of(token).state is LaunchState.SUCCEEDED
+    assert run.launch_of(token).settled_at is not None
+    assert live.slots_occupied == 0
+
+
+def test_k11_a_launch_that_had_ended_and_was_not_settled():
+    dead, live = run.started_executor(), run.started_executor()
+    token = run.queue_task(dead)
+    run.loop(dead)
+    run.claim(token)
+    run.set_task(token, state="success")
+    dead.celery.end(Observation(token, ok=True, claimant="nonce:one"))
+    dead.dispatcher.sync()
+    assert run.launch_of(token).settled_at is None
+    die(dead)
+
+    live.dispatcher.adopt_soon()
+    for _ in range(3):
+        assert run.loop(live) == {}
+    assert run.launch_of(token).settled_at is not None
+
+
+def test_a5_a_callback_whose_scheduler_died_before_it_was_sent():
+    from tests.support import rows
+
+    dead, live = run.started_executor(), run.started_executor()
+    with create_session(scoped=False) as session:
+        callback_id = rows.make_callback(session).id
+    run.queue_callback(dead, callback_id)
+    die(dead)
+
+    live.dispatcher.adopt_soon()
+    run.loop(live)
+    run.loop(live)
+    (token,) = live.celery.sends
+    assert run.launch_of(token).subject_id == str(callback_id)
+    assert live.slots_occupied == 1
+
+
+def test_a_scheduler_that_is_declared_dead_takes_over_nothing():
+    dead, also_dead = run.started_executor(), run.started_executor()
+    token = run.queue_task(dead)
+    run.loop(dead)
+    run.claim(token)
+    die(dead)
+    die(also_dead)
+
+    also_dead.dispatcher.adopt_soon()
+    run.loop(also_dead)
+    assert run.launch_of(token).scheduler_job_id == str(dead.job_id)
+
+
 def test_k8_a_deposed_scheduler_launches_and_reports_nothing():
     stalled, live = run.started_executor(), run.started_executor()
     waiting = run.queue_task(stalled, task_id="waiting")
