@@ -89,6 +89,6 @@ $(STAMP): $(LOCK) pyproject.toml
 	    $$found -m venv $(VENV); \
 	fi
 	$(PIP) "$$(grep '^uv==' $(LOCK))"
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -r $(LOCK) || $(PIP) -r $(LOCK)
+	$(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python -r $(LOCK) || $(PIP) -r $(LOCK)
 	$(PIP) --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/installed-*; touch $@
