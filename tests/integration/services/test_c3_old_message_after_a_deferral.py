@@ -2,8 +2,8 @@
 """C3: a task defers and is queued again (token 2); the old message (token 1) is delivered first.
 
 Right: token 1 is refused, token 2 runs, slots are right. Without the fence Airflow accepts token 1, and
-launch 2 finds nothing to do: the last test shows it. The late success of the deferred launch (known fault 116)
-is in the variant that has not observed it yet.
+launch 2 finds nothing to do: the last test shows it. The late success of the deferred launch, known fault
+116, is in the variant that has not observed it yet.
 """
 
 from __future__ import annotations
