@@ -74,8 +74,11 @@ class CeleryWorker:
             **(env or {}),
         }
         self.app = Celery("tests", broker=broker, backend=broker, set_as_current=False)
-        # One connection for each question is enough here, and none stays open.
-        self.app.conf.broker_pool_limit = 0
+        # What is sent is not subscribed to: a result object that outlives the broker would try to reconnect.
+        self._sender = Celery("tests", broker=broker, backend="disabled://", set_as_current=False)
+        for app in (self.app, self._sender):
+            # One connection for each question is enough here, and none stays open.
+            app.conf.broker_pool_limit = 0
 
     def __enter__(self) -> CeleryWorker:
         root = Path(__file__).parents[2]
@@ -90,6 +93,7 @@ class CeleryWorker:
     def __exit__(self, *exc_info: object) -> None:
         self.process.stop()
         self.app.close()
+        self._sender.close()
 
     def log(self) -> str:
         """Return everything that the worker has written."""
@@ -97,17 +101,21 @@ class CeleryWorker:
 
     def send(self, workload: Any, message_id: str | None = None, queue: str = "default") -> str:
         """Send a workload as executors do and return the id of the message."""
-        sent = self.app.send_task(
-            "execute_workload",
-            args=[workload.model_dump_json()],
-            task_id=message_id or str(uuid.uuid4()),
-            queue=queue,
-        )
-        return str(sent.id)
+        return self.send_payload(workload.model_dump_json(), message_id, queue)
+
+    def send_payload(self, payload: str, message_id: str | None = None, queue: str = "default") -> str:
+        """Send any payload to the task of executors and return the id of the message."""
+        message_id = message_id or str(uuid.uuid4())
+        self._sender.send_task("execute_workload", args=[payload], task_id=message_id, queue=queue)
+        return message_id
+
+    def stored(self, message_id: str) -> dict[str, Any]:
+        """Return what the result back end holds for a message."""
+        return dict(self.app.backend.get_task_meta(message_id, cache=False))
 
     def state(self, message_id: str) -> str:
         """Return the state that the result back end holds for a message."""
-        return str(self.app.AsyncResult(message_id).state)
+        return str(self.stored(message_id)["status"])
 
     def wait_for(self, ready: Callable[[], bool]) -> None:
         """Wait until ``ready`` says yes, and fail with the worker's log if it does not."""

@@ -120,11 +120,12 @@ def test_an_error_of_the_claim_is_stored_as_failure(worker, fence):
 @PLAIN_ONLY
 def test_a_payload_that_is_no_workload_is_stored_as_failure_without_its_content(worker):
     secret = "eyJ.secret.token"
-    sent = worker.app.send_task("execute_workload", args=[json.dumps({"token": secret})], queue="default")
-    worker.wait_for(lambda: worker.state(sent.id) == "FAILURE")
+    message_id = worker.send_payload(json.dumps({"token": secret}))
+    worker.wait_for(lambda: worker.state(message_id) == "FAILURE")
 
-    assert secret not in str(sent.result)
-    assert secret not in str(sent.traceback)
+    stored = worker.stored(message_id)
+    assert secret not in str(stored["result"])
+    assert secret not in str(stored["traceback"])
 
 
 @EVERYWHERE
