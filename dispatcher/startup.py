@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 import time
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -129,7 +130,8 @@ class FenceProbe:
 
     def _look(self) -> tuple[str | None, bool]:
         """Return a finding, or None if all is well, and whether the API server answered at all."""
-        where = f"{urlsplit(self._url).scheme}://{urlsplit(self._url).netloc}"
+        address = urlsplit(self._url)
+        where = f"{address.scheme}://{address.netloc.rpartition('@')[2]}"
         missing = (
             f"the API server at {where} runs without the dispatcher's fence: install "
             "airflow-hybrid-dispatcher there and serve the core app, or dispatcher.fence.asgi:app"
@@ -139,7 +141,7 @@ class FenceProbe:
                 body = json.load(answer)
         except HTTPError:
             return missing, True
-        except (URLError, OSError) as exc:
+        except (URLError, OSError, HTTPException) as exc:
             return f"the API server at {where} does not answer ({exc}); the fence is asked again later", False
         except ValueError:
             return missing, True
