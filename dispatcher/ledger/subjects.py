@@ -8,6 +8,7 @@ the database, and so that the fence's own statements do not trigger the fence.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,9 @@ from dispatcher.compat import at_the_place_of
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchKind
 from dispatcher.ledger.models import LaunchRow
+
+CHUNK = 400
+"""Subjects per statement: SQLite nests no more than 1,000 conditions, and each run may need its own."""
 
 Place = tuple[str | None, str | None, str | None, int]
 """dag_id, run_id, task_id, map_index: what stays the same when a task instance gets a new UUID."""
@@ -37,6 +41,10 @@ _TASK_COLUMNS = (
     TaskInstance.task_id,
     TaskInstance.map_index,
 )
+
+
+def _run_of(launch: Launch) -> tuple[str, str]:
+    return (launch.dag_id or "", launch.run_id or "")
 
 
 def place_of(launch: Launch) -> Place:
@@ -59,18 +67,21 @@ def lock_task_instance(connection: Connection, task_instance_id: UUID) -> Subjec
 def task_instances_at(
     connection: Connection, launches: Iterable[Launch], own: OwnExecutors | None = None
 ) -> dict[Place, Subject]:
-    """Read, in one statement and without locks, the task instances that stand where ``launches`` belong.
+    """Read, in one statement for ``CHUNK`` and without locks, the task instances where ``launches`` belong.
 
     :param connection: the caller's transaction
     :param launches: launches of tasks; others are ignored
     :param own: the names of this executor; None to take every task instance as ours
     """
-    tasks = [launch for launch in launches if launch.kind is LaunchKind.TASK]
-    criterion = at_the_place_of(tasks)
-    if criterion is None:
-        return {}
-    rows = connection.execute(_tasks().where(criterion))
-    return {(row.dag_id, row.run_id, row.task_id, row.map_index): _task(row, own) for row in rows}
+    # Launches of one run stand together, so that a chunk asks for few of them.
+    tasks = iter(sorted((one for one in launches if one.kind is LaunchKind.TASK), key=_run_of))
+    found: dict[Place, Subject] = {}
+    while chunk := list(islice(tasks, CHUNK)):
+        criterion = at_the_place_of(chunk)
+        assert criterion is not None
+        rows = connection.execute(_tasks().where(criterion))
+        found |= {(row.dag_id, row.run_id, row.task_id, row.map_index): _task(row, own) for row in rows}
+    return found
 
 
 def lock_callback(connection: Connection, callback_id: UUID) -> Subject | None:
@@ -86,23 +97,24 @@ def lock_callback(connection: Connection, callback_id: UUID) -> Subject | None:
 
 
 def callbacks(connection: Connection, callback_ids: Collection[str]) -> dict[str, Subject]:
-    """Read callbacks by UUID, in one statement and without locks.
+    """Read callbacks by UUID, in one statement for ``CHUNK`` and without locks.
 
     :param connection: the caller's transaction
     :param callback_ids: their UUIDs
     """
-    if not callback_ids:
-        return {}
-    statement = select(Callback.id, Callback.state).where(Callback.id.in_([UUID(i) for i in callback_ids]))
-    return {
-        str(row.id): Subject(id=str(row.id), state=_lower(row.state)) for row in connection.execute(statement)
-    }
+    ids = iter(callback_ids)
+    found: dict[str, Subject] = {}
+    while chunk := list(islice(ids, CHUNK)):
+        statement = select(Callback.id, Callback.state).where(Callback.id.in_([UUID(i) for i in chunk]))
+        for row in connection.execute(statement):
+            found[str(row.id)] = Subject(id=str(row.id), state=_lower(row.state))
+    return found
 
 
 def subjects_of(
     connection: Connection, launches: Collection[Launch], own: OwnExecutors | None = None
 ) -> dict[str, Subject]:
-    """Read the subjects of launches, two statements at most; the result is keyed by token.
+    """Read the subjects of launches, two statements for ``CHUNK``; the result is keyed by token.
 
     :param connection: the caller's transaction
     :param launches: launches of tasks and callbacks
