@@ -344,7 +344,8 @@ def judge_adopt(launch: Launch | None, subject: Subject) -> AdoptVerdict:
     """
     if subject.state in ("running", "restarting"):
         return AdoptVerdict.TAKE_OVER if launch is not None and launch.open else AdoptVerdict.LEAVE
-    if launch is not None and launch.unclaimed:
+    # A claim counts even if the task instance was read before it: SQLite has no row lock to prevent that.
+    if launch is not None and launch.open:
         return AdoptVerdict.TAKE_OVER
     return AdoptVerdict.HAND_BACK
 

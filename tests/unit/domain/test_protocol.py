@@ -402,10 +402,11 @@ class TestAdopt:
         assert verdict is (AdoptVerdict.TAKE_OVER if launch_state in OPEN else AdoptVerdict.LEAVE)
 
     @pytest.mark.parametrize("launch_state", [None, *LaunchState])
-    def test_a_queued_task_is_taken_over_where_it_may_still_start(self, launch_state):
+    def test_a_queued_task_is_taken_over_where_its_launch_is_open(self, launch_state):
+        # Claimed counts too: the task instance may have been read just before the claim set it RUNNING.
         launch = None if launch_state is None else _launch_in(launch_state)
         verdict = judge_adopt(launch, _subject(launch or build_launch(), "queued"))
-        assert verdict is (AdoptVerdict.TAKE_OVER if launch_state in UNCLAIMED else AdoptVerdict.HAND_BACK)
+        assert verdict is (AdoptVerdict.TAKE_OVER if launch_state in OPEN else AdoptVerdict.HAND_BACK)
 
 
 class TestRelaunch:
