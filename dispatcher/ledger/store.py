@@ -338,7 +338,8 @@ def take_over_orphans(connection: Connection, *, owner: str) -> frozenset[str]:
     """Take over what dead schedulers left and no adoption of task instances leads to (rule 18).
 
     That is: launches that have ended and are not settled, claimed launches (their task may have left the
-    states that Airflow adopts), and callbacks. Launches of queued tasks come by the scheduler's own adoption.
+    states that Airflow adopts), those of tasks that are queued no more, and callbacks. Launches of queued
+    tasks come by the scheduler's own adoption.
 
     :param connection: the caller's transaction
     :param owner: the new owner's job id; if it is itself declared dead, it takes nothing
@@ -354,6 +355,7 @@ def take_over_orphans(connection: Connection, *, owner: str) -> frozenset[str]:
         or_(
             LaunchRow.state.not_in(_values(UNCLAIMED)),
             LaunchRow.kind == LaunchKind.CALLBACK.value,
+            ~queued_under_this_token(),
         ),
     ]
     tokens = list(connection.scalars(select(LaunchRow.token).where(*orphaned)))
