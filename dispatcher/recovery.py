@@ -24,6 +24,7 @@ from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind
 from dispatcher.domain.protocol import AdoptVerdict, RevokeVerdict, judge_adopt, judge_revoke
 from dispatcher.ledger import store, subjects
+from dispatcher.ledger.errors import DATABASE_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -94,12 +95,18 @@ def rebuild_workloads(session: Session, launches: Collection[Launch]) -> dict[st
 
     :param session: a session of our own
     :param launches: launches that no worker has claimed
-    :returns: workloads by token; launches whose subject is gone are absent
+    :returns: workloads by token; launches whose subject is gone, or whose rows make no workload, are absent
     """
     found: dict[str, Any] = {}
     for launch in launches:
         make = _callback_workload if launch.kind is LaunchKind.CALLBACK else _task_workload
-        workload = make(session, launch)
+        try:
+            workload = make(session, launch)
+        except DATABASE_ERRORS:
+            raise
+        except Exception as exc:  # noqa: BLE001  # a row that is not as Airflow expects must not stop the rest
+            log.warning("The workload of launch %s cannot be made (%s)", launch.token, type(exc).__name__)
+            continue
         if workload is not None:
             found[launch.token] = workload
     return found
@@ -127,7 +134,8 @@ def _callback_workload(session: Session, launch: Launch) -> ExecuteCallback | No
     callback = session.get(ExecutorCallback, subjects.uuid_of(launch))
     if callback is None or not isinstance(callback.data, dict):
         return None
-    dag_run = session.get(DagRun, callback.data.get("dag_run_id"))
+    dag_run_id = callback.data.get("dag_run_id")
+    dag_run = None if dag_run_id is None else session.get(DagRun, int(dag_run_id))
     return None if dag_run is None else ExecuteCallback.make(callback=callback, dag_run=dag_run)
 
 

@@ -11,17 +11,16 @@ from typing import Any
 
 from airflow.models.callback import CallbackKey
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from dispatcher.backends.base import Artefact, Backend, Observation, Rejected, Sent, Submission
+from dispatcher.backends.base import Artefact, Backend, Observation, Rejected, Sent, Submission, SubmitResult
 from dispatcher.compat import task_key
 from dispatcher.dispatch.flights import Flight, FlightTable, artefact_of
 from dispatcher.dispatch.issue import Issuer
 from dispatcher.dispatch.observe import Ended, Observer
 from dispatcher.dispatch.reports import Event, Report, ReportTable, ending_of
 from dispatcher.dispatch.signing import Signer
-from dispatcher.dispatch.submit import Submitted, Submitter
+from dispatcher.dispatch.submit import Prepared, Submitted, Submitter, prepare
 from dispatcher.dispatch.sweep import Sweeper, Swept
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState, sources
@@ -29,6 +28,7 @@ from dispatcher.domain.protocol import Ending
 from dispatcher.domain.routing import Router
 from dispatcher.domain.workload import WorkloadKind, WorkloadView
 from dispatcher.ledger import store
+from dispatcher.ledger.errors import DATABASE_ERRORS
 from dispatcher.ledger.subjects import OwnExecutors
 from dispatcher.recovery import rebuild_workloads
 
@@ -178,16 +178,20 @@ class Dispatcher:
         for test in tests:
             view = WorkloadView(kind=WorkloadKind.TEST_CONNECTION, queue=test.queue, team=self._team)
             route = self._router.route(view)
-            signed = self._signer.sign(test, None)
             token = str(test.connection_test_id)
-            submission = Submission(
-                token=token,
-                kind=WorkloadKind.TEST_CONNECTION,
-                queue=route.queue,
-                payload=signed.model_dump_json(),
-                workload=signed,
-            )
-            result = self._backends[route.backend].submit([submission])[token]
+            result: SubmitResult
+            prepared = prepare(self._signer, test, None)
+            if isinstance(prepared, Prepared):
+                submission = Submission(
+                    token=token,
+                    kind=WorkloadKind.TEST_CONNECTION,
+                    queue=route.queue,
+                    payload=prepared.payload,
+                    workload=prepared.workload,
+                )
+                result = self._backends[route.backend].submit([submission])[token]
+            else:
+                result = prepared
             if isinstance(result, Sent):
                 self._connection_tests[token] = (test.key, route.backend)
                 step.running.add(test.key)
@@ -211,7 +215,7 @@ class Dispatcher:
             with self._session() as session:
                 facts = self._facts(session, observed)
             settled = self._settle()
-        except DBAPIError as exc:
+        except DATABASE_ERRORS as exc:
             log.warning("Nothing is observed in this heartbeat: the database failed (%s)", type(exc).__name__)
             return step
         self._apply(facts, step)
@@ -247,6 +251,7 @@ class Dispatcher:
             facts.swept = self._sweeper.sweep(connection, self._table, now)
             unclaimed = [launch for launch in facts.swept.unknown if launch.unclaimed]
             facts.workloads = rebuild_workloads(session, unclaimed)
+            self._sweeper.drop_unsendable(connection, facts.swept, facts.workloads, now)
         facts.unsettled = store.unsettled_of_owner(connection, self._owner)
         return facts
 
@@ -291,10 +296,11 @@ class Dispatcher:
         for launch in launches:
             key = self._key_of(launch)
             workload = workloads.get(launch.token)
-            self._table.add(Flight(launch=launch, key=key, workload=workload))
-            if workload is not None:
+            current = self._table.take_up(Flight(launch=launch, key=key, workload=workload))
+            # Where a newer launch is current, the slot and what is to be sent under the key are its own.
+            if current and workload is not None:
                 step.queued[key] = workload
-            else:
+            elif current:
                 step.running.add(key)
             if launch.state is not LaunchState.ISSUED:
                 watch[launch.backend].append(artefact_of(launch))
@@ -309,7 +315,7 @@ class Dispatcher:
         try:
             with self._session() as session:
                 return self._reports.due(session.connection(), self._utcnow())
-        except DBAPIError as exc:
+        except DATABASE_ERRORS as exc:
             log.warning("No event is reported in this loop: the database failed (%s)", type(exc).__name__)
             return {}
 

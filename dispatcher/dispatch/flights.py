@@ -57,6 +57,20 @@ class FlightTable:
         self._flights[flight.token] = flight
         self._current[flight.key] = flight.token
 
+    def take_up(self, flight: Flight) -> bool:
+        """Remember a flight that was read from the ledger.
+
+        A newer launch of its key that is known already stays the current one.
+
+        :returns: whether the flight is the current one of its key
+        """
+        known = self.current(flight.key)
+        if known is None or known.launch.sequence < flight.launch.sequence:
+            self.add(flight)
+            return True
+        self._flights[flight.token] = flight
+        return False
+
     def get(self, token: str) -> Flight | None:
         """Return the flight of ``token``, if it is known."""
         return self._flights.get(token)

@@ -15,6 +15,7 @@ from dispatcher.dispatch.reports import ReportTable
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, target
 from dispatcher.domain.protocol import TASK_FINISHED, Ending, ReportVerdict
+from dispatcher.domain.text import storable
 from dispatcher.ledger import store, subjects
 from dispatcher.ledger.models import LaunchRow
 
@@ -143,7 +144,7 @@ def ending_from(launch: Launch, observation: Observation) -> Ending:
     result was reported: what the backend shows alone never makes a success, unless a worker without the
     guard ran it.
     """
-    reason = observation.reason
+    reason = None if observation.reason is None else storable(observation.reason)
     if launch.kind is LaunchKind.CALLBACK:
         ok = observation.ok and launch.claimant == UNFENCED
         if not ok:

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from dispatcher.backends.base import Backend, Postponed, Rejected, Sent, Submission, SubmitResult
@@ -21,8 +20,10 @@ from dispatcher.dispatch.signing import Signer
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState
 from dispatcher.domain.protocol import SubmitVerdict, judge_submit
+from dispatcher.domain.text import storable
 from dispatcher.domain.workload import WorkloadKind
 from dispatcher.ledger import store, subjects
+from dispatcher.ledger.errors import DATABASE_ERRORS
 from dispatcher.ledger.models import LaunchRow
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,37 @@ class Submitted:
     gone: set[str] = field(default_factory=set)
     rejected: dict[str, str] = field(default_factory=dict)
     superseded: list[Launch] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A signed workload.
+
+    :param workload: Airflow's workload, with its JWT
+    :param payload: the same as JSON: a secret
+    """
+
+    workload: Any = field(repr=False)
+    payload: str = field(repr=False)
+
+
+def prepare(signer: Signer, workload: Any, launch_token: str | None) -> Prepared | Postponed | Rejected:
+    """Sign a workload and write it as JSON.
+
+    :param signer: signs at the send
+    :param workload: Airflow's workload
+    :param launch_token: None for connection tests
+    :returns: a key that cannot be used postpones the send, text that is no JSON rejects the workload
+    """
+    try:
+        signed = signer.sign(workload, launch_token)
+    except Exception as exc:  # noqa: BLE001  # the key may be a file; whatever is wrong with it may be put right
+        return Postponed(f"the workload cannot be signed ({type(exc).__name__})")
+    try:
+        return Prepared(signed, signed.model_dump_json())
+    except ValueError as exc:
+        # The error may quote the workload, which holds the JWT by now.
+        return Rejected(f"the workload cannot be written as JSON ({type(exc).__name__})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +115,7 @@ class Submitter:
         try:
             with self.session() as session:
                 cleared, superseded = self._clear(session, due)
-        except DBAPIError as exc:
+        except DATABASE_ERRORS as exc:
             log.warning(
                 "The batch is kept for the next heartbeat: the database failed (%s)", type(exc).__name__
             )
@@ -172,18 +204,34 @@ class Submitter:
         self._note(external_ids, outcome.rejected)
 
     def _submit_group(self, backend: Backend, group: Sequence[Flight]) -> Mapping[str, SubmitResult]:
-        return backend.submit([self.submission(flight) for flight in group])
+        results: dict[str, SubmitResult] = {}
+        batch: list[Submission] = []
+        for flight in group:
+            made = self.submission(flight)
+            if isinstance(made, Submission):
+                batch.append(made)
+            else:
+                results[flight.token] = made
+        if batch:
+            results.update(backend.submit(batch))
+        return results
 
-    def submission(self, flight: Flight) -> Submission:
-        """Return what the backend is handed for one launch, freshly signed."""
+    def submission(self, flight: Flight) -> Submission | Postponed | Rejected:
+        """Return what the backend is handed for one launch, freshly signed, or why there is nothing to hand.
+
+        One workload that cannot be written must not hold up the others, and must never end the scheduler.
+        """
         launch = flight.launch
-        signed = self.signer.sign(flight.workload, launch.token)
+        prepared = prepare(self.signer, flight.workload, launch.token)
+        if not isinstance(prepared, Prepared):
+            return prepared
+        signed = prepared.workload
         ti = getattr(signed, "ti", None)
         return Submission(
             token=launch.token,
             kind=WorkloadKind(launch.kind.value),
             queue=launch.queue,
-            payload=signed.model_dump_json(),
+            payload=prepared.payload,
             workload=signed,
             dag_id=launch.dag_id,
             run_id=launch.run_id,
@@ -207,7 +255,7 @@ class Submitter:
             external_ids[flight.token] = result.external_id
             outcome.sent.add(flight.token)
         elif isinstance(result, Rejected):
-            outcome.rejected[flight.token] = result.reason
+            outcome.rejected[flight.token] = storable(result.reason)
             outcome.gone.add(flight.token)
         else:
             self._postpone(flight, result)
@@ -248,7 +296,7 @@ class Submitter:
                         reason=reason,
                         where=(LaunchRow.scheduler_job_id == self.owner,),
                     )
-        except DBAPIError as exc:
+        except DATABASE_ERRORS as exc:
             log.warning("Could not note what became of a batch in the ledger (%s)", type(exc).__name__)
 
 

@@ -8,7 +8,8 @@ not know because they were taken over. One read for each kind of row, whatever t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -21,6 +22,8 @@ from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
 from dispatcher.domain.protocol import SubmitVerdict, judge_submit
 from dispatcher.ledger import store, subjects
 from dispatcher.ledger.models import LaunchRow
+
+log = logging.getLogger(__name__)
 
 GRACE = 30.0
 """Seconds that the artefact of a task which left RUNNING has to tell its own end."""
@@ -72,6 +75,28 @@ class Sweeper:
         known = table.tokens()
         swept.unknown = [one for one in store.open_of_owner(connection, self.owner) if one.token not in known]
         return swept
+
+    def drop_unsendable(
+        self, connection: Connection, swept: Swept, workloads: Collection[str], now: datetime
+    ) -> None:
+        """Drop launches that were never sent and never can be: their rows in Airflow make no workload.
+
+        Kept open, each would hold a slot for ever.
+
+        :param connection: a transaction of our own
+        :param swept: what the sweep found; what is dropped leaves its unknown launches
+        :param workloads: tokens of the launches whose workload could be made
+        :param now: the present
+        """
+        hopeless = [
+            launch
+            for launch in swept.unknown
+            if launch.state is LaunchState.ISSUED and launch.token not in workloads
+        ]
+        for launch in hopeless:
+            log.warning("Launch %s is dropped: Airflow's rows make no workload for it", launch.token)
+            self._write(connection, launch, LaunchEvent.DROP, "its workload could not be made again", now)
+            swept.unknown.remove(launch)
 
     def _look_at(
         self,
