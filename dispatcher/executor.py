@@ -127,6 +127,15 @@ class HybridExecutor(BaseExecutor):
         if keys:
             self._apply(self.dispatcher.submit(keys))
 
+    def fail_connection_test(self, key: Any) -> None:
+        """Give up a connection test that Airflow says took too long.
+
+        :param key: Airflow's key
+        """
+        super().fail_connection_test(key)
+        if self._dispatcher is not None:
+            self._dispatcher.forget_connection_test(key.id)
+
     def sync(self) -> None:
         """Observe what was sent."""
         if self._probe is not None:

@@ -129,6 +129,7 @@ class Dispatcher:
         self._next_sweep = 0.0
         self._next_orphans = 0.0
         self._connection_tests: dict[str, tuple[Any, BackendName]] = {}
+        self._reaped: dict[BackendName, list[Artefact]] = {name: [] for name in backends}
         self._told: dict[str, Event] = {}
 
     # Issuing
@@ -200,6 +201,15 @@ class Dispatcher:
             log.log(level, "Connection test %s was not sent and will time out: %s", token, result.reason)
             step.freed.add(test.key)
         return step
+
+    def forget_connection_test(self, token: str) -> None:
+        """Stop waiting for a connection test that Airflow gave up; its artefact goes in the next heartbeat.
+
+        :param token: the UUID of the test
+        """
+        test = self._connection_tests.pop(token, None)
+        if test is not None:
+            self._reaped[test[1]].append(Artefact(token, WorkloadKind.TEST_CONNECTION))
 
     # Observing
 
@@ -373,11 +383,12 @@ class Dispatcher:
     ) -> None:
         for name, backend in self._backends.items():
             mine = [launch for launch in settled if launch.backend is name and launch.submitted_at]
-            stop = [artefact_of(launch) for launch in mine if _may_still_run(launch)]
+            reaped, self._reaped[name] = self._reaped[name], []
+            stop = [artefact_of(launch) for launch in mine if _may_still_run(launch)] + reaped
             if stop:
                 backend.revoke(stop)
             strays = [Artefact(one.token, WorkloadKind.TASK) for one in observed[name] if one.token in stray]
-            remove = [artefact_of(launch) for launch in mine] + strays
+            remove = [artefact_of(launch) for launch in mine] + strays + reaped
             if remove:
                 backend.remove(remove)
 
