@@ -23,8 +23,8 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: $(STAMP) ## Run unit, contract and integration tests; tests without their service are skipped by name
-	$(PYTEST) $(SUITES)
+test: $(STAMP) ## Run unit, contract and integration tests; those marked slow, or without their service, are left out
+	$(PYTEST) -m 'not slow' $(SUITES)
 
 .PHONY: integration
 integration: $(STAMP) ## Run the integration tests alone

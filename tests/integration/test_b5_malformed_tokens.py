@@ -170,6 +170,7 @@ def test_refusals_tell_no_token(db_session, execution_client, launch):
     db_session.commit()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_server_logs_no_jwt(db_session, api_server, launch):
     """Known fault 53, on the API server: whatever it says about a refusal, no token is in it."""

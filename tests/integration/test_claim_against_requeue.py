@@ -32,7 +32,7 @@ from tests.support.rows import utcnow
 ROUNDS = 50
 STEPS = 10
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

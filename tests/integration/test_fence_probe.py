@@ -59,6 +59,7 @@ def answers(url):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_our_entry_point_has_it(db_session, entry_point):
     assert httpx.get(f"{entry_point}/dispatcher/health", timeout=60).json() == ACTIVE

@@ -64,6 +64,7 @@ def _assert_done(done):
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))])
 def test_airflow_db_commands_make_the_table(kind, tmp_path):

@@ -21,6 +21,7 @@ def server_url(api_server):
     return api_server(workers=2).url
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_exactly_one_wins(db_session, server_url):
     launch = queued_launch(db_session)
@@ -47,6 +48,7 @@ def test_exactly_one_wins(db_session, server_url):
     assert task_instance(db_session, launch.subject_id).pid == winner
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_stock_claimants_are_processes(db_session, server_url):
     """Without headers the claimant is host, user and process; Airflow's own answer tells the others."""

@@ -30,6 +30,7 @@ def test_run_in_process(db_session, execution_client):
     assert (instance.state, instance.hostname) == ("running", "worker")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("with_plugin", [True, False])
 def test_run_on_a_real_server(db_session, api_server, with_plugin):

@@ -41,6 +41,7 @@ def worker_with_helpers(guarded_dag_file, tmp_path):
             yield worker, port
 
 
+@pytest.mark.slow
 def test_a_worker_does_what_the_stock_command_does(worker_with_helpers, tmp_path):
     worker, port = worker_with_helpers
     (stats,) = worker.app.control.inspect(timeout=10).stats().values()
@@ -60,6 +61,7 @@ def test_a_worker_does_what_the_stock_command_does(worker_with_helpers, tmp_path
     assert not listens(port)
 
 
+@pytest.mark.slow
 def test_the_helpers_of_a_killed_worker_end(worker_with_helpers):
     worker, port = worker_with_helpers
 
