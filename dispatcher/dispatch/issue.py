@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask
 from airflow.models.taskinstance import TaskInstance
@@ -54,7 +54,7 @@ class Issuer:
 
     def _task_token(self, workload: ExecuteTask, session: Session) -> str:
         token = workload.ti.external_executor_id
-        if token and not (self.ids_may_be_stale and store.by_token(session.connection(), token)):
+        if _is_token(token) and not (self.ids_may_be_stale and store.by_token(session.connection(), token)):
             return token
         token = str(uuid.uuid4())
         session.execute(
@@ -113,6 +113,16 @@ class Issuer:
             issued_at=now,
             team_name=self.team,
         )
+
+
+def _is_token(external_id: str | None) -> TypeGuard[str]:
+    """Whether an id can be a launch token; other executors leave theirs, such as the number of a job."""
+    if external_id is None:
+        return False
+    try:
+        return str(uuid.UUID(external_id)) == external_id
+    except ValueError:
+        return False
 
 
 def task_view(workload: ExecuteTask, *, team: str | None, pool: str | None) -> WorkloadView:
