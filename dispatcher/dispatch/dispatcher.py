@@ -125,7 +125,7 @@ class Dispatcher:
         self._observer = Observer(
             owner=owner, reports=self._reports, own=own, unfenced_callbacks=unfenced_callbacks
         )
-        self._sweeper = Sweeper(owner=owner, clock=clock)
+        self._sweeper = Sweeper(owner=owner, team=team, clock=clock)
         self._next_sweep = 0.0
         self._next_orphans = 0.0
         self._connection_tests: dict[str, tuple[Any, BackendName]] = {}
@@ -262,11 +262,11 @@ class Dispatcher:
             unclaimed = [launch for launch in facts.swept.unknown if launch.unclaimed]
             facts.workloads = rebuild_workloads(session, unclaimed)
             self._sweeper.drop_unsendable(connection, facts.swept, facts.workloads, now)
-        facts.unsettled = store.unsettled_of_owner(connection, self._owner)
+        facts.unsettled = store.unsettled_of_owner(connection, self._owner, self._team)
         return facts
 
     def _take_over_orphans(self, connection: Connection) -> None:
-        taken = store.take_over_orphans(connection, owner=self._owner)
+        taken = store.take_over_orphans(connection, owner=self._owner, team=self._team)
         self._next_orphans = self._clock() + ORPHAN_INTERVAL
         if taken:
             log.info("Took over %d launches that dead schedulers left", len(taken))

@@ -46,10 +46,12 @@ class Sweeper:
     """Compares memory with the database.
 
     :param owner: job id of this scheduler
+    :param team: the team of this executor
     :param clock: monotonic seconds, for the grace of tasks that left RUNNING
     """
 
     owner: str
+    team: str | None
     clock: Callable[[], float]
 
     def sweep(self, connection: Connection, table: FlightTable, now: datetime) -> Swept:
@@ -73,7 +75,8 @@ class Sweeper:
             elsewhere = bool(claimed.get(launch.subject_id, set()) - {launch.token})
             self._look_at(connection, flight, found.get(flight.token), now, claimed_elsewhere=elsewhere)
         known = table.tokens()
-        swept.unknown = [one for one in store.open_of_owner(connection, self.owner) if one.token not in known]
+        mine = store.open_of_owner(connection, self.owner, self.team)
+        swept.unknown = [one for one in mine if one.token not in known]
         return swept
 
     def drop_unsendable(

@@ -84,24 +84,32 @@ def by_token(connection: Connection, token: str, *, lock: bool = False) -> Launc
     return by_tokens(connection, (token,), lock=lock).get(token)
 
 
-def open_of_owner(connection: Connection, owner: str) -> list[Launch]:
-    """Read the open launches of one scheduler, oldest first.
+def open_of_owner(connection: Connection, owner: str, team: str | None = None) -> list[Launch]:
+    """Read the open launches of one executor, oldest first.
 
     :param connection: the caller's transaction
-    :param owner: its job id
-    """
-    return _read(connection, LaunchRow.scheduler_job_id == owner, LaunchRow.state.in_(_values(OPEN)))
-
-
-def unsettled_of_owner(connection: Connection, owner: str) -> list[Launch]:
-    """Read the ended launches of one scheduler whose artefacts or reports are still to be dealt with.
-
-    :param connection: the caller's transaction
-    :param owner: its job id
+    :param owner: the job id of its scheduler
+    :param team: its team: the executors of several teams share one scheduler
     """
     return _read(
         connection,
         LaunchRow.scheduler_job_id == owner,
+        _of_team(team),
+        LaunchRow.state.in_(_values(OPEN)),
+    )
+
+
+def unsettled_of_owner(connection: Connection, owner: str, team: str | None = None) -> list[Launch]:
+    """Read the ended launches of one executor whose artefacts or reports are still to be dealt with.
+
+    :param connection: the caller's transaction
+    :param owner: the job id of its scheduler
+    :param team: its team
+    """
+    return _read(
+        connection,
+        LaunchRow.scheduler_job_id == owner,
+        _of_team(team),
         LaunchRow.settled_at.is_(None),
         LaunchRow.state.in_(_values(ENDED)),
     )
@@ -334,7 +342,7 @@ def take_over(
     )
 
 
-def take_over_orphans(connection: Connection, *, owner: str) -> frozenset[str]:
+def take_over_orphans(connection: Connection, *, owner: str, team: str | None = None) -> frozenset[str]:
     """Take over what dead schedulers left and no adoption of task instances leads to (rule 18).
 
     That is: launches that have ended and are not settled, claimed launches (their task may have left the
@@ -343,6 +351,7 @@ def take_over_orphans(connection: Connection, *, owner: str) -> frozenset[str]:
 
     :param connection: the caller's transaction
     :param owner: the new owner's job id; if it is itself declared dead, it takes nothing
+    :param team: the team of the executor; what belongs to another team is left to that team's
     :returns: the tokens that were hit
     """
     statement = select(Job.id).where(Job.job_type == "SchedulerJob", Job.state == "running")
@@ -351,6 +360,7 @@ def take_over_orphans(connection: Connection, *, owner: str) -> frozenset[str]:
         return frozenset()
     orphaned = [
         LaunchRow.settled_at.is_(None),
+        _of_team(team),
         LaunchRow.scheduler_job_id.not_in(alive),
         or_(
             LaunchRow.state.not_in(_values(UNCLAIMED)),
@@ -412,6 +422,10 @@ def _compare_and_set(
                 continue
         hit.update(connection.scalars(statement.returning(LaunchRow.token)))
     return frozenset(hit)
+
+
+def _of_team(team: str | None) -> ColumnElement[bool]:
+    return LaunchRow.team_name.is_(None) if team is None else LaunchRow.team_name == team
 
 
 def _read(connection: Connection, *where: ColumnElement[bool]) -> list[Launch]:
