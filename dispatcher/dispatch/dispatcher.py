@@ -224,13 +224,13 @@ class Dispatcher:
         try:
             with self._session() as session:
                 facts = self._facts(session, observed)
-            settled = self._settle()
         except DATABASE_ERRORS as exc:
             log.warning("Nothing is observed in this heartbeat: the database failed (%s)", type(exc).__name__)
             return step
         self._apply(facts, step)
         stray = done | {token for token in facts.stray if token not in self._reports}
-        self._remove(settled, stray, observed)
+        # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
+        self._remove(self._settle(), stray, observed)
         return step
 
     def _end_connection_tests(
@@ -369,8 +369,12 @@ class Dispatcher:
         settleable = self._reports.settleable()
         if not settleable:
             return []
-        with self._session() as session:
-            store.settle(session.connection(), settleable, now=self._utcnow())
+        try:
+            with self._session() as session:
+                store.settle(session.connection(), settleable, now=self._utcnow())
+        except DATABASE_ERRORS as exc:
+            log.warning("Nothing is settled in this heartbeat: the database failed (%s)", type(exc).__name__)
+            return []
         for token in settleable:
             self._reports.settled(token)
         return list(settleable.values())
