@@ -48,7 +48,8 @@ class PodCreator:
             self._table.forget(pod.token)
             return Rejected(str(exc))
         except BackendError as exc:
-            return Postponed(str(exc), exc.retry_after, ambiguous=isinstance(exc, AmbiguousError))
+            # A server that asks for no pause gets the usual back-off: 0 would mean that nothing had failed.
+            return Postponed(str(exc), exc.retry_after or None, ambiguous=isinstance(exc, AmbiguousError))
 
     def _create(self, pod: BuiltPod) -> SubmitResult:
         try:
