@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk.api.client import get_hostname
 from tenacity import Retrying, before_sleep_log, retry_if_exception, stop_after_attempt, wait_exponential
 
+from dispatcher.domain.text import storable
 from workers.api import HTTP_ERROR, HTTP_STATUS_ERROR, answer_reason, open_client, refusal_reason
 from workers.outcomes import NOT_FOUND, ReportNotDeliveredError
 
@@ -109,7 +110,7 @@ class CallbackApi:
         :raises CallbackRefusedError: the claim no longer stands, so there is nothing to report to
         :raises ReportNotDeliveredError: no answer that ends the matter
         """
-        body = {"state": state, "output": output[-OUTPUT_LIMIT:] if output else None}
+        body = {"state": state, "output": storable(output[-OUTPUT_LIMIT:]) if output else None}
         retries = Retrying(
             retry=retry_if_exception(_may_succeed_later),
             stop=stop_after_attempt(self._retries.attempts),

@@ -37,6 +37,14 @@ def test_the_end_of_a_long_output_is_reported():
     assert output.endswith("the cause")
 
 
+def test_an_output_that_is_no_utf_8_is_reported():
+    """The name of a file may bring it into an exception's text."""
+    with FenceServer() as fence:
+        CallbackApi(fence.url, "jwt", EXECUTION).report("failed", "no such file: caf\udce9")
+
+    assert fence.calls("callback-state")[0].body["output"] == "no such file: caf?"
+
+
 @pytest.fixture
 def log_file(airflow_home):
     path = airflow_home / "logs" / "callback.log"
