@@ -121,6 +121,8 @@ def _task_workload(session: Session, launch: Launch) -> ExecuteTask | None:
             TaskInstance.task_id == launch.task_id,
             TaskInstance.map_index == launch.map_index,
             TaskInstance.external_executor_id == launch.token,
+            # One in another state is never sent: to queue it would only have it forgotten in every loop.
+            TaskInstance.state == "queued",
         )
         .options(joinedload(TaskInstance.dag_run), joinedload(TaskInstance.dag_model))
     )

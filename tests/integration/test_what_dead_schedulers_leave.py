@@ -120,3 +120,20 @@ def test_a_claim_between_two_reads_of_the_adoption_is_not_handed_back():
         session.add(ti)
         assert adopt([ti], str(live.job_id)) == []
     assert run.launch_of(token).scheduler_job_id == str(live.job_id)
+
+
+def test_a_task_that_runs_without_a_claim_is_watched_and_not_queued_again():
+    dead, live = run.started_executor(), run.started_executor()
+    token = run.queue_task(dead)
+    run.loop(dead)
+    # Started through an API server without the fence.
+    run.set_task(token, state="running", last_heartbeat_at=rows.utcnow())
+    die(dead)
+
+    live.dispatcher.adopt_soon()
+    for _ in range(3):
+        run.loop(live)
+
+        assert token in live.celery.watched
+        assert (len(live.running), len(live.queued_tasks)) == (1, 0)
+    assert live.celery.sends == []
