@@ -16,7 +16,8 @@ from airflow.executors.workloads import ExecuteCallback, ExecuteTask, TestConnec
 from airflow.utils.session import create_session
 
 from dispatcher import startup
-from dispatcher.dispatch.dispatcher import Dispatcher, Heartbeat
+from dispatcher.dispatch.dispatcher import Dispatcher
+from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.signing import Signer
 from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import BackendName

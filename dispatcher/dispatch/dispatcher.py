@@ -13,20 +13,22 @@ from airflow.models.callback import CallbackKey
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from dispatcher.backends.base import Artefact, Backend, Observation, Rejected, Sent, Submission, SubmitResult
+from dispatcher.backends.base import Artefact, Backend, Observation
 from dispatcher.compat import task_key
+from dispatcher.dispatch.connection_tests import ConnectionTests
 from dispatcher.dispatch.flights import Flight, FlightTable, artefact_of
+from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.issue import Issuer
 from dispatcher.dispatch.observe import Ended, Observer
 from dispatcher.dispatch.reports import Event, Report, ReportTable, ending_of
 from dispatcher.dispatch.signing import Signer
-from dispatcher.dispatch.submit import Prepared, Submitted, Submitter, prepare
+from dispatcher.dispatch.submit import Submitted, Submitter
 from dispatcher.dispatch.sweep import Sweeper, Swept
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState, sources
 from dispatcher.domain.protocol import Ending
 from dispatcher.domain.routing import Router
-from dispatcher.domain.workload import WorkloadKind, WorkloadView
+from dispatcher.domain.workload import WorkloadKind
 from dispatcher.ledger import store
 from dispatcher.ledger.errors import DATABASE_ERRORS
 from dispatcher.ledger.subjects import OwnExecutors
@@ -39,22 +41,6 @@ SWEEP_INTERVAL = 5.0
 
 ORPHAN_INTERVAL = 60.0
 """Seconds between two looks for what dead schedulers left."""
-
-
-@dataclass(slots=True)
-class Heartbeat:
-    """What the executor has to do to Airflow's slots after a step.
-
-    :param running: keys that are in a backend now
-    :param queued: workloads that are to be sent, by key
-    :param freed: keys that occupy no slot any more
-    :param rejected: why a workload will never be sent, by key; for the event log of the task
-    """
-
-    running: set[Any] = field(default_factory=set)
-    queued: dict[Any, Any] = field(default_factory=dict)
-    freed: set[Any] = field(default_factory=set)
-    rejected: dict[Any, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -109,8 +95,6 @@ class Dispatcher:
     ) -> None:
         self._owner = owner
         self._backends = backends
-        self._router = router
-        self._signer = signer
         self._team = team
         self._session = session
         self._clock = clock
@@ -128,8 +112,7 @@ class Dispatcher:
         self._sweeper = Sweeper(owner=owner, team=team, clock=clock)
         self._next_sweep = 0.0
         self._next_orphans = 0.0
-        self._connection_tests: dict[str, tuple[Any, BackendName]] = {}
-        self._reaped: dict[BackendName, list[Artefact]] = {name: [] for name in backends}
+        self._connection_tests = ConnectionTests(backends, router, signer, team)
         self._told: dict[str, Event] = {}
 
     # Issuing
@@ -171,45 +154,18 @@ class Dispatcher:
             self._free(launch.token, step)
 
     def submit_connection_tests(self, tests: Sequence[Any]) -> Heartbeat:
-        """Send connection tests, once each: whatever happens to the send, it is not repeated.
+        """Send connection tests, once each.
 
         :param tests: Airflow's workloads
         """
-        step = Heartbeat()
-        for test in tests:
-            view = WorkloadView(kind=WorkloadKind.TEST_CONNECTION, queue=test.queue, team=self._team)
-            route = self._router.route(view)
-            token = str(test.connection_test_id)
-            result: SubmitResult
-            prepared = prepare(self._signer, test, None)
-            if isinstance(prepared, Prepared):
-                submission = Submission(
-                    token=token,
-                    kind=WorkloadKind.TEST_CONNECTION,
-                    queue=route.queue,
-                    payload=prepared.payload,
-                    workload=prepared.workload,
-                )
-                result = self._backends[route.backend].submit([submission])[token]
-            else:
-                result = prepared
-            if isinstance(result, Sent):
-                self._connection_tests[token] = (test.key, route.backend)
-                step.running.add(test.key)
-                continue
-            level = logging.ERROR if isinstance(result, Rejected) else logging.WARNING
-            log.log(level, "Connection test %s was not sent and will time out: %s", token, result.reason)
-            step.freed.add(test.key)
-        return step
+        return self._connection_tests.submit(tests)
 
     def forget_connection_test(self, token: str) -> None:
         """Stop waiting for a connection test that Airflow gave up; its artefact goes in the next heartbeat.
 
         :param token: the UUID of the test
         """
-        test = self._connection_tests.pop(token, None)
-        if test is not None:
-            self._reaped[test[1]].append(Artefact(token, WorkloadKind.TEST_CONNECTION))
+        self._connection_tests.give_up(token)
 
     # Observing
 
@@ -220,7 +176,7 @@ class Dispatcher:
         """
         step = Heartbeat()
         observed = {name: list(backend.observe()) for name, backend in self._backends.items()}
-        done = self._end_connection_tests(observed, step)
+        done = self._connection_tests.end(observed, step)
         try:
             with self._session() as session:
                 facts = self._facts(session, observed)
@@ -232,19 +188,6 @@ class Dispatcher:
         # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
         self._remove(self._settle(), stray, observed)
         return step
-
-    def _end_connection_tests(
-        self, observed: Mapping[BackendName, list[Observation]], step: Heartbeat
-    ) -> set[str]:
-        # They have no launch: their end frees the slot, and the API has the result.
-        done: set[str] = set()
-        for endings in observed.values():
-            for ending in endings:
-                test = self._connection_tests.pop(ending.token, None)
-                if test is not None:
-                    step.freed.add(test[0])
-                    done.add(ending.token)
-        return done
 
     def _facts(self, session: Session, observed: Mapping[BackendName, list[Observation]]) -> _Facts:
         connection = session.connection()
@@ -387,12 +330,12 @@ class Dispatcher:
     ) -> None:
         for name, backend in self._backends.items():
             mine = [launch for launch in settled if launch.backend is name and launch.submitted_at]
-            reaped, self._reaped[name] = self._reaped[name], []
-            stop = [artefact_of(launch) for launch in mine if _may_still_run(launch)] + reaped
+            given_up = self._connection_tests.take_given_up(name)
+            stop = [artefact_of(launch) for launch in mine if _may_still_run(launch)] + given_up
             if stop:
                 backend.revoke(stop)
             strays = [Artefact(one.token, WorkloadKind.TASK) for one in observed[name] if one.token in stray]
-            remove = [artefact_of(launch) for launch in mine] + strays + reaped
+            remove = [artefact_of(launch) for launch in mine] + strays + given_up
             if remove:
                 backend.remove(remove)
 
