@@ -19,14 +19,18 @@ def babbler():
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer_once() -> None:
-            connection, _ = server.accept()
+            try:
+                connection, _ = server.accept()
+            except OSError:  # nobody asked
+                return
             with connection:
                 connection.recv(65_536)
                 connection.sendall(b"+PONG\r\n")
 
-        thread = threading.Thread(target=answer_once)
+        thread = threading.Thread(target=answer_once, daemon=True)
         thread.start()
         yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
         thread.join(10)
 
 

@@ -17,7 +17,11 @@ from tests.support.workloads import make_callback_workload, make_task_workload
 WITH_GUARD = {"AIRFLOW__CELERY__EXTRA_CELERY_CONFIG": json.dumps({"imports": ["workers.celery_guard"]})}
 EVERYWHERE = pytest.mark.parametrize(
     "worker",
-    ["plain", pytest.param("redis", marks=pytest.mark.needs("redis")), "airflow"],
+    [
+        "plain",
+        pytest.param("redis", marks=pytest.mark.needs("redis")),
+        pytest.param("airflow", marks=pytest.mark.slow),
+    ],
     indirect=True,
 )
 """``celery -A`` on the embedded broker and on Redis, and ``airflow celery worker``."""
