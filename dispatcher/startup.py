@@ -142,7 +142,8 @@ class FenceProbe:
         except HTTPError:
             return missing, True
         except (URLError, OSError, HTTPException) as exc:
-            return f"the API server at {where} does not answer ({exc}); the fence is asked again later", False
+            why = exc.reason if isinstance(exc, URLError) else exc
+            return f"the API server at {where} does not answer ({why}); the fence is asked again later", False
         except ValueError:
             return missing, True
         if not isinstance(body, dict) or body.get("fence") != "active":

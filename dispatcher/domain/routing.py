@@ -17,6 +17,8 @@ from dispatcher.domain.workload import WorkloadKind, WorkloadView
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic_core import ErrorDetails
+
 _GLOB_KEYS = ("queue", "dag_id", "task_id", "run_id", "pool", "team", "callback")
 
 
@@ -99,10 +101,17 @@ def _parse_rule(item: object, number: int, source: str) -> Rule:
         return Rule.model_validate(item)
     except ValidationError as exc:
         problems = "; ".join(
-            f"key {'.'.join(str(part) for part in error['loc']) or '(whole rule)'}: {error['msg']}"
+            f"key {'.'.join(str(part) for part in error['loc']) or '(whole rule)'}: {_fault(error)}"
             for error in exc.errors(include_url=False, include_input=False)
         )
         raise ConfigurationError(f"{source}: rule {number}: {problems}") from exc
+
+
+def _fault(error: ErrorDetails) -> str:
+    if error["type"] != "extra_forbidden":
+        return error["msg"]
+    model = Match if len(error["loc"]) > 1 else Rule
+    return f"there is no such key; it may be one of: {', '.join(model.model_fields)}"
 
 
 @dataclass(frozen=True, slots=True)

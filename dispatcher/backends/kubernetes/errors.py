@@ -88,7 +88,7 @@ def classify(exc: Exception) -> BackendError:
     if isinstance(exc, (*_NEVER_CONNECTED, ApiException)):
         return UnreachableError(f"the API server cannot be reached: {_one_line(_innermost(exc))}")
     if isinstance(exc, ConfigException):
-        return NoConfigurationError(f"no usable Kubernetes configuration: {_one_line(exc)}")
+        return NoConfigurationError(f"no usable Kubernetes configuration: {_one_line(exc).rstrip('.')}")
     if isinstance(exc, (HTTPError, OSError)):
         return AmbiguousError(f"no answer from the API server: {_one_line(exc)}")
     return AmbiguousError(f"the call to the API server failed: {type(exc).__name__}")

@@ -111,6 +111,11 @@ def test_failures_of_transport(exc, expected):
         assert "\n" not in str(error)
 
 
+def test_the_words_of_a_missing_configuration_can_be_continued():
+    error = classify(ConfigException("Service host/port is not set."))
+    assert str(error) == "no usable Kubernetes configuration: Service host/port is not set"
+
+
 def test_a_typed_error_stays_what_it_is():
     error = NotFoundError("x")
     assert classify(error) is error
