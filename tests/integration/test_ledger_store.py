@@ -266,7 +266,7 @@ class TestClaimTask:
         assert not self._claim(connection, launch)
         assert _state(connection, launch.token) is LaunchState.ISSUED
 
-    @pytest.mark.parametrize("token", [None, str(uuid4())])
+    @pytest.mark.parametrize("token", [None, str(uuid4())], ids=["none", "another"])
     def test_misses_when_the_task_carries_another_token(self, db_session, connection, token):
         instance = make_task_instance(db_session)
         launch = add_launch_of(db_session, instance)

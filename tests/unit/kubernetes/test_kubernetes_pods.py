@@ -267,7 +267,6 @@ class Unusable:
         {"pod_override": k8s.V1Pod(metadata="not metadata")},
         override(node_selector={"a": Unusable()}),
     ],
-    ids=repr,
 )
 def test_fault_85_a_bad_executor_config_fails_alone_with_one_line(config, template):
     pods = builder(pod_template_file=template)
