@@ -38,7 +38,7 @@ from dispatcher.fence.tokens import (
     execution_token,
     validator,
 )
-from dispatcher.ledger import store
+from dispatcher.ledger import claims, store
 from dispatcher.ledger.models import LaunchRow
 from dispatcher.ledger.subjects import lock_callback
 
@@ -139,7 +139,7 @@ def claim(callback_id: UUID, body: ClaimBody, caller: AuthenticatedCaller, respo
             raise refuse(verdict)
         if verdict is Permit.CLAIM:
             now = datetime.now(tz=UTC)
-            if not store.claim_callback(
+            if not claims.claim_callback(
                 connection, caller.token, subject.id, claimant, hostname=body.hostname, now=now
             ):
                 raise busy()

@@ -18,7 +18,7 @@ from dispatcher.domain.lifecycle import LaunchState
 from dispatcher.domain.protocol import Permit, Refusal, judge_call, judge_claim, judge_untokened
 from dispatcher.fence.answers import busy, invalid
 from dispatcher.fence.request import Call, FencedRequest, PresentationError
-from dispatcher.ledger import store
+from dispatcher.ledger import claims, store
 from dispatcher.ledger.models import LaunchRow
 from dispatcher.ledger.subjects import lock_task_instance
 
@@ -70,7 +70,7 @@ def _judge_run(connection: Connection, request: FencedRequest, token: str) -> Pe
 
 def _claim(connection: Connection, request: FencedRequest, token: str, claimant: str) -> bool:
     hostname = request.payload().get("hostname")
-    return store.claim_task(
+    return claims.claim_task(
         connection,
         token,
         str(request.task_instance_id),

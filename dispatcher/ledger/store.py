@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only code that reads or writes ``dispatcher_launch``.
+"""Reads and writes of ``dispatcher_launch``, which nothing outside this package touches.
 
 Every function works inside the caller's transaction and never commits. Writes are compare-and-sets on the
 states that the transitions table allows and, where one is given, on the owner; they return the tokens that
@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from airflow.jobs.job import Job
 from airflow.models.taskinstance import TaskInstance
@@ -222,71 +221,6 @@ def queued_under_this_token() -> ColumnElement[bool]:
         TaskInstance.external_executor_id == LaunchRow.token,
         TaskInstance.state == "queued",
     )
-
-
-def claim_task(
-    connection: Connection, token: str, subject_id: str, claimant: str, *, hostname: str | None, now: datetime
-) -> bool:
-    """Claim the launch of a task for one claimant (rule 7).
-
-    :param connection: the transaction of ``/run``, which holds the task instance's row lock
-    :param token: the presented token
-    :param subject_id: the UUID of the request's path
-    :param claimant: who asks
-    :param hostname: where the claimant runs
-    :param now: when
-    :returns: whether this claimant has it
-    """
-    hit = record(
-        connection,
-        LaunchEvent.CLAIM,
-        (token,),
-        now=now,
-        where=(
-            LaunchRow.subject_id == subject_id,
-            exists().where(
-                TaskInstance.id == UUID(subject_id),
-                TaskInstance.external_executor_id == LaunchRow.token,
-                TaskInstance.state == "queued",
-            ),
-        ),
-        values={"claimant": claimant, "hostname": hostname},
-    )
-    return bool(hit)
-
-
-def claim_callback(
-    connection: Connection, token: str, subject_id: str, claimant: str, *, hostname: str | None, now: datetime
-) -> bool:
-    """Claim the launch of a callback for one claimant, if no launch of it was ever claimed (rule 19).
-
-    :param connection: a transaction that holds the callback's row lock
-    :param token: the presented token
-    :param subject_id: the callback's UUID
-    :param claimant: who asks
-    :param hostname: where the claimant runs
-    :param now: when
-    :returns: whether this claimant has it
-    """
-    claimed = aliased(LaunchRow)
-    hit = record(
-        connection,
-        LaunchEvent.CLAIM,
-        (token,),
-        now=now,
-        kind=LaunchKind.CALLBACK,
-        where=(
-            LaunchRow.subject_id == subject_id,
-            # In the statement itself: without row locks, two launches of it could be claimed at once.
-            ~exists().where(
-                claimed.subject_id == subject_id,
-                claimed.kind == LaunchKind.CALLBACK.value,
-                claimed.claimant.is_not(None),
-            ),
-        ),
-        values={"claimant": claimant, "hostname": hostname},
-    )
-    return bool(hit)
 
 
 def older_open(connection: Connection, tokens: Collection[str]) -> list[Launch]:

@@ -8,7 +8,7 @@ from airflow.utils.session import create_session
 
 from dispatcher.backends.base import Observation
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
-from dispatcher.ledger import store
+from dispatcher.ledger import claims, store
 from tests.support import dispatching as run
 from tests.support import rows
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("airflow_db")
 
 def claim(token: str, callback_id: str, claimant: str) -> bool:
     with create_session(scoped=False) as session:
-        return store.claim_callback(
+        return claims.claim_callback(
             session.connection(), token, callback_id, claimant, hostname="worker", now=rows.utcnow()
         )
 

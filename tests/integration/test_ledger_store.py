@@ -23,7 +23,7 @@ from dispatcher.domain.lifecycle import (
     sources,
     target,
 )
-from dispatcher.ledger import store
+from dispatcher.ledger import claims, store
 from tests.support.launches import OWNER, add_launch, add_launch_of, build_launch
 from tests.support.rows import make_callback, make_task_instance, utcnow
 
@@ -247,7 +247,7 @@ class TestClaimTask:
 
     def _claim(self, connection, launch, claimant=CLAIMANT, **changes):
         given = {"token": launch.token, "subject_id": launch.subject_id} | changes
-        return store.claim_task(connection, claimant=claimant, hostname="host", now=utcnow(), **given)
+        return claims.claim_task(connection, claimant=claimant, hostname="host", now=utcnow(), **given)
 
     @pytest.mark.parametrize("state", LaunchState)
     def test_claims_an_unclaimed_launch_of_a_queued_task(self, db_session, connection, state):
@@ -296,7 +296,7 @@ class TestClaimCallback:
 
     def _claim(self, connection, launch, claimant=CLAIMANT, **changes):
         given = {"token": launch.token, "subject_id": launch.subject_id} | changes
-        return store.claim_callback(connection, claimant=claimant, hostname="host", now=utcnow(), **given)
+        return claims.claim_callback(connection, claimant=claimant, hostname="host", now=utcnow(), **given)
 
     @pytest.mark.parametrize("state", LaunchState)
     def test_claims_an_unclaimed_launch(self, db_session, connection, state):
@@ -455,7 +455,7 @@ class TestTwoTransactions:
             db_session.commit()
 
         pending = self._before_the_update(other, queue_anew)
-        claimed = store.claim_task(
+        claimed = claims.claim_task(
             other, launch.token, launch.subject_id, CLAIMANT, hostname=None, now=utcnow()
         )
         assert not pending
@@ -468,13 +468,13 @@ class TestTwoTransactions:
         db_session.commit()
 
         def claim_first():
-            assert store.claim_callback(
+            assert claims.claim_callback(
                 db_session.connection(), first.token, first.subject_id, "nonce:1", hostname=None, now=utcnow()
             )
             db_session.commit()
 
         pending = self._before_the_update(other, claim_first)
-        claimed = store.claim_callback(
+        claimed = claims.claim_callback(
             other, second.token, second.subject_id, "nonce:2", hostname=None, now=utcnow()
         )
         assert not pending

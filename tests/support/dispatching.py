@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from dispatcher.backends.memory import MemoryBackend
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.executor import HybridExecutor
-from dispatcher.ledger import store
+from dispatcher.ledger import claims, store
 from tests.support import rows
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def claim(token: str, claimant: str = "nonce:one") -> bool:
     with create_session(scoped=False) as session:
         launch = store.by_token(session.connection(), token)
         assert launch is not None
-        won = store.claim_task(
+        won = claims.claim_task(
             session.connection(), token, launch.subject_id, claimant, hostname="worker", now=rows.utcnow()
         )
         if won:

@@ -12,7 +12,7 @@ from airflow.utils.session import create_session
 from dispatcher.backends.base import Observation
 from dispatcher.domain.lifecycle import BackendName, LaunchState
 from dispatcher.domain.pod_claimant import claimants_of_pod
-from dispatcher.ledger import store
+from dispatcher.ledger import claims
 from tests.support import gate, guarded_callbacks, rows
 from tests.support import service_dispatching as run
 from tests.support.backend_harness import eventually
@@ -109,7 +109,7 @@ def test_the_pod_is_created_twice(callbacks_in_pods, pods, executor, airflow_hom
 
 def claim(callback_id, token, claimant):
     with create_session(scoped=False) as session:
-        assert store.claim_callback(
+        assert claims.claim_callback(
             session.connection(), token, str(callback_id), claimant, hostname="pod", now=rows.utcnow()
         )
 
