@@ -16,7 +16,9 @@ PINS_3.4 := apache-airflow==3.4.0b2 apache-airflow-core==3.4.0b2 apache-airflow-
 
 SUITES := $(wildcard tests/unit tests/contract tests/integration)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest
+# Tests wait for servers and workers more than they compute: there may be more processes than cores.
+WORKERS ?= 3
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## List the targets

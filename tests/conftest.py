@@ -22,6 +22,22 @@ if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
 
+_SLOWEST_FIRST = ("tests/e2e", "tests/integration/services", "tests/integration/workers", "tests/integration")
+"""Folders whose tests take longest: begun first, so that no process is left alone with them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of slow folders first; within a folder the order stays."""
+
+    def rank(item: pytest.Item) -> int:
+        folder = item.path.parent.relative_to(item.config.rootpath).as_posix()
+        return next(
+            (n for n, slow in enumerate(_SLOWEST_FIRST) if folder.startswith(slow)), len(_SLOWEST_FIRST)
+        )
+
+    items.sort(key=rank)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip, or fail, tests whose services are missing."""
     services.enforce(item)
