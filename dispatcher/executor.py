@@ -20,7 +20,7 @@ from dispatcher.dispatch.dispatcher import Dispatcher
 from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.signing import Signer
 from dispatcher.domain.errors import ConfigurationError
-from dispatcher.domain.lifecycle import BackendName
+from dispatcher.domain.lifecycle import BackendName, LaunchKind
 from dispatcher.ledger import store
 from dispatcher.recovery import adopt, revoke
 from dispatcher.settings import FenceMode, Settings, load
@@ -103,6 +103,10 @@ class HybridExecutor(BaseExecutor):
             ids_may_be_stale=startup.ids_may_be_stale(),
             unfenced_callbacks=settings.fence is FenceMode.PRESENTED,
             heartbeat_timeout=settings.heartbeat_timeout,
+            relaunches={
+                LaunchKind.TASK: settings.task_relaunches,
+                LaunchKind.CALLBACK: settings.callback_relaunches,
+            },
             session=partial(create_session, scoped=False),
             clock=time.monotonic,
             utcnow=_utcnow,
@@ -150,8 +154,8 @@ class HybridExecutor(BaseExecutor):
         for key in step.running:
             self._unqueue(key)
             self.running.add(key)
-        for key, reason in step.rejected.items():
-            self.log_task_event(event="launch rejected", extra=reason, ti_key=key)
+        for key, event, text in step.notes:
+            self.log_task_event(event=event, extra=text, ti_key=key)
         for key, workload in step.queued.items():
             queue: dict[Any, Any] = self.queued_tasks
             if isinstance(workload, ExecuteCallback):
@@ -196,7 +200,12 @@ class HybridExecutor(BaseExecutor):
         :param ti: the task instance, in the scheduler's session
         :raises NotImplementedError: a worker has claimed it meanwhile: it runs, and is left alone
         """
-        token = revoke(ti, _utcnow(), reason="revoked by the scheduler: stuck in queued")
+        reason = "revoked by the scheduler: stuck in queued"
+        if why := self.dispatcher.why_waiting(ti.external_executor_id):
+            reason = f"{reason}; {why}"
+        token = revoke(ti, _utcnow(), reason=reason)
+        if token is not None and why:
+            self.log_task_event(event="launch stuck", extra=why, ti_key=ti.key)
         self._unqueue(ti.key)
         self.running.discard(ti.key)
         if token is not None:

@@ -101,6 +101,13 @@ def _launch_options() -> dict[str, dict[str, Any]]:
             type_="integer",
             default="30",
         ),
+        "task_relaunches": _option(
+            "How often a task that was lost before it was claimed is launched again, for a reason that is\n"
+            "not its own: its pod was evicted or deleted, its image could not be pulled, its node went\n"
+            "away. No retry of the task is used.\n",
+            type_="integer",
+            default="3",
+        ),
         "callback_relaunches": _option(
             "How often a callback that was lost before it was claimed is launched again.\n",
             type_="integer",

@@ -54,6 +54,7 @@ class Settings:
     """The ``[dispatcher]`` section, checked.
 
     :param workload_token_ttl: seconds a sent workload may wait before it can no longer start
+    :param queued_timeout: seconds a workload may wait for its start, from ``[scheduler]``
     :param heartbeat_timeout: seconds a running task's heartbeat may stand still, from ``[scheduler]``
     :param deployment: tells deployments in one namespace apart
     """
@@ -68,7 +69,9 @@ class Settings:
     pod_creation_concurrency: int
     workload_delivery: WorkloadDelivery
     launch_retention_days: int
+    task_relaunches: int
     callback_relaunches: int
+    queued_timeout: float
     heartbeat_timeout: float
     deployment: str
 
@@ -106,7 +109,9 @@ def load(conf: ConfigSource, shared: ConfigSource | None = None) -> Settings:
         pod_creation_concurrency=_count(conf, "pod_creation_concurrency", 32, minimum=1),
         workload_delivery=_choice(conf, "workload_delivery", WorkloadDelivery, WorkloadDelivery.ARGS),
         launch_retention_days=_count(shared, "launch_retention_days", 30, minimum=1),
+        task_relaunches=_count(conf, "task_relaunches", 3, minimum=0),
         callback_relaunches=_count(conf, "callback_relaunches", 1, minimum=0),
+        queued_timeout=queued_timeout,
         heartbeat_timeout=_seconds(shared, "scheduler", "task_instance_heartbeat_timeout", 300.0, minimum=1),
         deployment=_deployment(shared),
     )

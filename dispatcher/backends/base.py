@@ -107,7 +107,7 @@ SubmitResult = Sent | Postponed | Rejected
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """An artefact that ended.
+    """An artefact that ended, or that has not started and is given up.
 
     :param token: which one
     :param ok: it ended well (exit code 0, a stored success)
@@ -116,6 +116,10 @@ class Observation:
     :param claimant: the claimant that this ending belongs to, if the artefact told; of a pod, how the names
         of all claimants begin that ran in it
     :param gone: positive evidence that the backend has no trace of it any more, though nobody saw it end
+    :param by_infrastructure: not its own process ended it: it was ended from outside, or kept from starting,
+        so that another artefact of the same subject may fare better (rule 6)
+    :param given_up: it has not ended: it does not start, and is not waited for any longer. It may start all
+        the same, so this says nothing once its launch is claimed
     """
 
     token: str
@@ -124,6 +128,8 @@ class Observation:
     hostname: str | None = None
     claimant: str | None = None
     gone: bool = False
+    by_infrastructure: bool = False
+    given_up: bool = False
 
 
 class Backend(Protocol):
@@ -154,6 +160,14 @@ class Backend(Protocol):
 
     def observe(self) -> Sequence[Observation]:
         """Return the endings that are known now."""
+
+    def why_waiting(self, token: str) -> str | None:
+        """Return, in one line, why an artefact that was sent has not started; None where that is not known.
+
+        Waits for no service.
+
+        :param token: which one
+        """
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Stop artefacts, whether they have started or not."""

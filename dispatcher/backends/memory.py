@@ -27,6 +27,7 @@ class MemoryBackend:
         self.revoked: set[str] = set()
         self.answers: dict[str, SubmitResult] = {}
         self.missing: str | None = None
+        self.waiting: dict[str, str] = {}
         self._endings: dict[str, Observation] = {}
 
     @property
@@ -65,6 +66,10 @@ class MemoryBackend:
         """Return the endings of everything that was sent or is watched."""
         known = self.watched | self.artefacts.keys()
         return [ending for token, ending in self._endings.items() if token in known]
+
+    def why_waiting(self, token: str) -> str | None:
+        """Return the reason that the test set."""
+        return self.waiting.get(token)
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Remember what was stopped, and take it away."""

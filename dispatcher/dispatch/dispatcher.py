@@ -19,7 +19,8 @@ from dispatcher.dispatch.connection_tests import ConnectionTests
 from dispatcher.dispatch.flights import Flight, FlightTable, artefact_of
 from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.issue import Issuer
-from dispatcher.dispatch.observe import Ended, Observer
+from dispatcher.dispatch.observe import Ended, Observed, Observer, Unstarted
+from dispatcher.dispatch.relaunch import Relauncher
 from dispatcher.dispatch.reports import Event, Report, ReportTable, ending_of
 from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Submitted, Submitter
@@ -48,13 +49,11 @@ class _Facts:
     """What one heartbeat read and wrote in its transaction.
 
     :param told: ends that the scheduler asked for, written
-    :param ended: ends that the backends showed, written
-    :param stray: artefacts that ended and that no open launch waits for
+    :param observed: what the backends showed
     """
 
     told: Mapping[str, Event]
-    ended: list[Ended]
-    stray: set[str]
+    observed: Observed
     swept: Swept | None = None
     workloads: Mapping[str, Any] = field(default_factory=dict)
     unsettled: list[Launch] = field(default_factory=list)
@@ -72,6 +71,7 @@ class Dispatcher:
     :param ids_may_be_stale: see ``Issuer``
     :param unfenced_callbacks: see ``Observer``
     :param heartbeat_timeout: seconds that a running task's heartbeat may stand still
+    :param relaunches: how often what did not start is launched again, by kind
     :param session: makes a session of our own, which it commits and closes (rule 16)
     :param clock: monotonic seconds
     :param utcnow: the present
@@ -89,6 +89,7 @@ class Dispatcher:
         ids_may_be_stale: bool,
         unfenced_callbacks: bool,
         heartbeat_timeout: float,
+        relaunches: Mapping[LaunchKind, int],
         session: Callable[[], Any],
         clock: Callable[[], float],
         utcnow: Callable[[], datetime],
@@ -108,6 +109,9 @@ class Dispatcher:
         )
         self._observer = Observer(
             owner=owner, reports=self._reports, own=own, unfenced_callbacks=unfenced_callbacks
+        )
+        self._relauncher = Relauncher(
+            owner=owner, observer=self._observer, limits=relaunches, session=session, utcnow=utcnow
         )
         self._sweeper = Sweeper(owner=owner, team=team, clock=clock)
         self._next_sweep = 0.0
@@ -144,7 +148,7 @@ class Dispatcher:
                 step.running.add(flight.key)
             elif flight.token in outcome.gone:
                 if reason := outcome.rejected.get(flight.token):
-                    step.rejected[flight.key] = reason
+                    step.note(flight.key, "launch rejected", reason)
                 self._free(flight.token, step)
         self._forget_superseded(outcome, step)
         return step
@@ -184,7 +188,8 @@ class Dispatcher:
             log.warning("Nothing is observed in this heartbeat: the database failed (%s)", type(exc).__name__)
             return step
         self._apply(facts, step)
-        stray = done | {token for token in facts.stray if token not in self._reports}
+        self._restart(facts.observed.unstarted, step)
+        stray = done | {token for token in facts.observed.stray if token not in self._reports}
         # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
         self._remove(self._settle(), stray, observed)
         return step
@@ -194,10 +199,8 @@ class Dispatcher:
         now = self._utcnow()
         told = dict(self._told)
         self._write_told(connection, told, now)
-        ended, stray = self._observer.end(
-            connection, [one for some in observed.values() for one in some], now
-        )
-        facts = _Facts(told=told, ended=ended, stray=stray)
+        shown = [one for some in observed.values() for one in some]
+        facts = _Facts(told=told, observed=self._observer.end(connection, shown, now))
         if self._clock() >= self._next_orphans:
             self._take_over_orphans(connection)
         if self._clock() >= self._next_sweep:
@@ -218,9 +221,7 @@ class Dispatcher:
     def _apply(self, facts: _Facts, step: Heartbeat) -> None:
         for token in facts.told:
             self._told.pop(token, None)
-        for one in facts.ended:
-            self._reports.add(Report(one.launch, self._key_of(one.launch), one.ending))
-            self._free(one.launch.token, step)
+        self._take_up_ends(facts.observed.ended, step)
         if facts.swept is not None:
             self._next_sweep = self._clock() + SWEEP_INTERVAL
             for token in facts.swept.forget:
@@ -228,11 +229,34 @@ class Dispatcher:
             self._take_up(facts.swept.unknown, facts.workloads, step)
         self._take_up_unsettled(facts, step)
 
+    def _take_up_ends(self, ended: Sequence[Ended], step: Heartbeat) -> None:
+        for one in ended:
+            key = self._key_of(one.launch)
+            if one.told and not one.ending.ok:
+                step.note(key, "launch failed", one.ending.reason)
+            self._reports.add(Report(one.launch, key, one.ending))
+            self._free(one.launch.token, step)
+
+    def _restart(self, unstarted: Sequence[Unstarted], step: Heartbeat) -> None:
+        restarted = self._relauncher.restart(unstarted)
+        self._take_up_ends(restarted.ended, step)
+        for one in restarted.relaunched:
+            key = self._key_of(one.old)
+            step.note(key, "launched again", one.why)
+            self._free(one.old.token, step)
+            if one.workload is None:
+                # The sweep finds the new launch, and drops it if there is still no workload for it.
+                self.sweep_soon()
+                continue
+            not_before = self._clock() + one.pause
+            self._table.add(Flight(launch=one.new, key=key, workload=one.workload, not_before=not_before))
+            step.queued[key] = one.workload
+
     def _take_up_unsettled(self, facts: _Facts, step: Heartbeat) -> None:
         for launch in facts.unsettled:
             key = self._key_of(launch)
             self._free(launch.token, step)
-            if launch.token in self._reports or self._is_winding_down(launch, facts.stray):
+            if launch.token in self._reports or self._is_winding_down(launch, facts.observed.stray):
                 continue
             self._reports.add(Report(launch, key, ending_of(launch)))
 
@@ -344,6 +368,14 @@ class Dispatcher:
     def revoked(self, token: str) -> None:
         """Forget a launch that the scheduler revoked; its artefact goes after the commit (rule 17)."""
         self._table.forget(token)
+
+    def why_waiting(self, token: str | None) -> str | None:
+        """Return why the artefact of a launch has not started, as far as its backend knows.
+
+        :param token: the launch token
+        """
+        flight = self._table.get(token or "")
+        return None if flight is None else self._backends[flight.launch.backend].why_waiting(flight.token)
 
     def sweep_soon(self) -> None:
         """Let the next heartbeat sweep."""

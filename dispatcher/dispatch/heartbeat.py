@@ -14,10 +14,19 @@ class Heartbeat:
     :param running: keys that are in a backend now
     :param queued: workloads that are to be sent, by key
     :param freed: keys that occupy no slot any more
-    :param rejected: why a workload will never be sent, by key; for the event log of the task
+    :param notes: for the event log of the tasks: the key, what happened, and why
     """
 
     running: set[Any] = field(default_factory=set)
     queued: dict[Any, Any] = field(default_factory=dict)
     freed: set[Any] = field(default_factory=set)
-    rejected: dict[Any, str] = field(default_factory=dict)
+    notes: list[tuple[Any, str, str]] = field(default_factory=list)
+
+    def note(self, key: Any, event: str, text: str | None) -> None:
+        """Take down what the event log of a task is to tell; callbacks have none.
+
+        :param key: Airflow's key
+        :param event: what happened, in two words
+        :param text: why, as far as it is known
+        """
+        self.notes.append((key, event, text or "the reason is not known"))

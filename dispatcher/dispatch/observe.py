@@ -14,7 +14,7 @@ from dispatcher.backends.base import Observation
 from dispatcher.dispatch.reports import ReportTable
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, target
-from dispatcher.domain.protocol import TASK_FINISHED, Ending, ReportVerdict
+from dispatcher.domain.protocol import TASK_FINISHED, Ending, ReportVerdict, may_relaunch
 from dispatcher.domain.text import storable
 from dispatcher.ledger import store, subjects
 from dispatcher.ledger.models import LaunchRow
@@ -29,10 +29,42 @@ class Ended:
 
     :param launch: its ledger row, after the write
     :param ending: how its artefact ended
+    :param told: Airflow is to hear of it: it is not the end of something old or known
     """
 
     launch: Launch
     ending: Ending
+    told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """A launch whose artefact ended, or is given up, before any claim: it may be launched again (rule 6).
+
+    :param launch: its ledger row as it was judged; nothing is written yet
+    :param subject: its subject as read
+    :param observation: what the backend shows
+    :param ending: what that says of the launch
+    """
+
+    launch: Launch
+    subject: Subject
+    observation: Observation
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What became of the launches that were observed.
+
+    :param ended: their end was written
+    :param unstarted: to be launched again, or else to be ended
+    :param stray: the tokens of artefacts that no open launch waits for any more
+    """
+
+    ended: list[Ended]
+    unstarted: list[Unstarted]
+    stray: set[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,31 +82,29 @@ class Observer:
     own: subjects.OwnExecutors | None
     unfenced_callbacks: bool
 
-    def end(
-        self, connection: Connection, observations: Collection[Observation], now: datetime
-    ) -> tuple[list[Ended], set[str]]:
+    def end(self, connection: Connection, observations: Collection[Observation], now: datetime) -> Observed:
         """Judge and write what was observed.
 
         :param connection: a transaction of our own
         :param observations: endings, by artefact
         :param now: the present
-        :returns: what ended, and the tokens of artefacts that no open launch waits for any more
         """
         seen = {observation.token: observation for observation in observations}
         launches = store.by_tokens(connection, seen)
         found = subjects.subjects_of(connection, list(launches.values()), self.own)
-        ended: list[Ended] = []
-        stray = set(seen) - set(launches)
+        observed = Observed([], [], set(seen) - set(launches))
         for token, launch in launches.items():
             if launch.scheduler_job_id != self.owner:
                 continue
             if not launch.open:
-                stray.add(token)
+                observed.stray.add(token)
                 continue
             one = self._end_one(connection, launch, found.get(token), seen[token], now)
-            if one is not None:
-                ended.append(one)
-        return ended, stray
+            if isinstance(one, Ended):
+                observed.ended.append(one)
+            elif one is not None:
+                observed.unstarted.append(one)
+        return observed
 
     def _end_one(
         self,
@@ -83,8 +113,8 @@ class Observer:
         subject: Subject | None,
         observation: Observation,
         now: datetime,
-    ) -> Ended | None:
-        if lost_the_claim(launch, observation):
+    ) -> Ended | Unstarted | None:
+        if lost_the_claim(launch, observation) or (observation.given_up and not launch.unclaimed):
             return None
         if self._ran_without_fence(launch, observation):
             claimed = self._claim_unfenced(connection, launch, now)
@@ -95,7 +125,31 @@ class Observer:
         verdict = self.reports.judge(launch, subject, ending, now)
         if verdict is ReportVerdict.WAIT:
             return None
+        restartable = observation.by_infrastructure and may_relaunch(launch, subject)
+        if subject is not None and verdict is ReportVerdict.EMIT and restartable:
+            return Unstarted(launch, subject, observation, ending)
         event = event_for(launch, subject, ending, observation, verdict)
+        return self.write_end(connection, launch, event, ending, now, told=verdict is ReportVerdict.EMIT)
+
+    def write_end(
+        self,
+        connection: Connection,
+        launch: Launch,
+        event: LaunchEvent,
+        ending: Ending,
+        now: datetime,
+        *,
+        told: bool,
+    ) -> Ended | None:
+        """Write the end of one launch, if it is still in the state in which it was judged.
+
+        :param connection: a transaction of our own
+        :param launch: the ledger row as it was judged
+        :param event: what the end is to the launch
+        :param ending: how its artefact ended
+        :param now: the present
+        :param told: see ``Ended``
+        """
         hit = store.record(
             connection,
             event,
@@ -109,7 +163,7 @@ class Observer:
         if not hit:
             return None
         after = replace(launch, state=target(event), ended_at=now, end_reason=ending.reason)
-        return Ended(after, ending)
+        return Ended(after, ending, told)
 
     def _ran_without_fence(self, launch: Launch, observation: Observation) -> bool:
         return (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.jobs.job import Job
 from airflow.models.taskinstance import TaskInstance
-from sqlalchemy import ColumnElement, Connection, Row, and_, exists, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, exists, insert, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from dispatcher.domain.launch import Launch
@@ -52,9 +52,16 @@ def issue(session: Session, launch: Launch) -> None:
     :param session: the scheduler's session
     :param launch: ``sequence`` is ignored: the database assigns it
     """
-    values = {column.key: getattr(launch, column.key) for column in _COLUMNS if column.key != "sequence"}
-    values |= {"kind": launch.kind.value, "backend": launch.backend.value, "state": launch.state.value}
-    session.add(LaunchRow(**values))
+    session.add(LaunchRow(**_values_of(launch)))
+
+
+def insert_now(connection: Connection, launch: Launch) -> None:
+    """Insert the row of a new launch at once; ``issue`` is for the scheduler's unit of work.
+
+    :param connection: the caller's transaction
+    :param launch: see ``issue``
+    """
+    connection.execute(insert(LaunchRow).values(**_values_of(launch)))
 
 
 def by_tokens(connection: Connection, tokens: Collection[str], *, lock: bool = False) -> dict[str, Launch]:
@@ -140,6 +147,15 @@ def recent(connection: Connection, *, limit: int, selection: Selection = Selecti
         if (wanted := getattr(selection, key)) is not None:
             statement = statement.where(getattr(LaunchRow, key) == str(wanted))
     return [_launch(row) for row in connection.execute(statement)]
+
+
+def launches_of_subject(connection: Connection, launch: Launch) -> list[Launch]:
+    """Return all launches of the subject of a launch, oldest first.
+
+    :param connection: the caller's transaction
+    :param launch: one of them
+    """
+    return _read(connection, LaunchRow.subject_id == launch.subject_id, LaunchRow.kind == launch.kind.value)
 
 
 def launches_of_callbacks(connection: Connection, subject_ids: Collection[str]) -> dict[str, list[Launch]]:
@@ -365,6 +381,11 @@ def _of_team(team: str | None) -> ColumnElement[bool]:
 def _read(connection: Connection, *where: ColumnElement[bool]) -> list[Launch]:
     statement = select(*_COLUMNS).where(*where).order_by(LaunchRow.sequence)
     return [_launch(row) for row in connection.execute(statement)]
+
+
+def _values_of(launch: Launch) -> dict[str, Any]:
+    values = {column.key: getattr(launch, column.key) for column in _COLUMNS if column.key != "sequence"}
+    return values | {"kind": launch.kind.value, "backend": launch.backend.value, "state": launch.state.value}
 
 
 def _launch(row: Row[Any]) -> Launch:

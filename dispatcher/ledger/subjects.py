@@ -8,6 +8,7 @@ the database, and so that the fence's own statements do not trigger the fence.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -132,6 +133,38 @@ def subjects_of(
         if subject is not None:
             found[launch.token] = subject
     return found
+
+
+def lock_subject(connection: Connection, launch: Launch, subject_id: str) -> Subject | None:
+    """Lock and read the subject of a launch, or return None.
+
+    :param connection: the caller's transaction
+    :param launch: a launch of it
+    :param subject_id: its present UUID: that of a task changes when it is cleared
+    """
+    lock = lock_callback if launch.kind is LaunchKind.CALLBACK else lock_task_instance
+    return lock(connection, UUID(subject_id))
+
+
+def renew_token(connection: Connection, subject: Subject, token: str, now: datetime) -> bool:
+    """Write a new launch token to a task instance that is QUEUED under its old one (rule 6).
+
+    :param connection: a transaction that has the row's lock
+    :param subject: the task instance, with the old token
+    :param token: the new one
+    :param now: from when on it counts as queued
+    :returns: whether it was so
+    """
+    hit = connection.execute(
+        update(TaskInstance)
+        .where(
+            TaskInstance.id == UUID(subject.id),
+            TaskInstance.state == "queued",
+            TaskInstance.external_executor_id == subject.token,
+        )
+        .values(external_executor_id=token, queued_dttm=now)
+    )
+    return hit.rowcount == 1
 
 
 def _hold_writes(connection: Connection) -> None:

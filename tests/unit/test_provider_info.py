@@ -28,6 +28,7 @@ CONTRACT = {
     "pod_creation_concurrency": "32",
     "workload_delivery": "args",
     "launch_retention_days": "30",
+    "task_relaunches": "3",
     "callback_relaunches": "1",
     "deployment": None,
 }

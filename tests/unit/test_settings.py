@@ -52,7 +52,9 @@ def test_the_defaults():
     assert settings.pod_creation_concurrency == 32
     assert settings.workload_delivery is WorkloadDelivery.ARGS
     assert settings.launch_retention_days == 30
+    assert settings.task_relaunches == 3
     assert settings.callback_relaunches == 1
+    assert settings.queued_timeout == 600
     assert settings.heartbeat_timeout == 300
 
 
@@ -75,6 +77,7 @@ VALID = [
     ("pod_creation_concurrency", "1", 1),
     ("workload_delivery", "secret", WorkloadDelivery.SECRET),
     ("launch_retention_days", "7", 7),
+    ("task_relaunches", "0", 0),
     ("callback_relaunches", "0", 0),
     ("deployment", "prod-1.eu", "prod-1.eu"),
     ("deployment", "x" * 63, "x" * 63),
@@ -100,6 +103,7 @@ INVALID = [
     ("pod_creation_concurrency", "2.5", ["'2.5'", "whole number"]),
     ("launch_retention_days", "0", ["0", "at least 1"]),
     ("launch_retention_days", "nan", ["'nan'", "whole number"]),
+    ("task_relaunches", "-1", ["-1", "at least 0"]),
     ("callback_relaunches", "-1", ["-1", "at least 0"]),
     ("callback_relaunches", "1e3", ["'1e3'", "whole number"]),
     ("deployment", "my deployment", ["'my deployment'", "letters"]),

@@ -180,6 +180,10 @@ class CeleryBackend:
         tokens = list(self._watched)
         return self._results.start(lambda: services.results.read(tokens))
 
+    def why_waiting(self, token: str) -> str | None:  # noqa: ARG002
+        """Return None: a broker does not tell why a message is still in its queue."""
+        return None
+
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Have workers drop the messages that they have not started, or are yet to get.
 

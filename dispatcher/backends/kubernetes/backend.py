@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,10 @@ from dispatcher.backends.kubernetes.jobs import Jobs
 from dispatcher.backends.kubernetes.options import ClusterOptions, WatchTimes, load_options
 from dispatcher.backends.kubernetes.removal import Removal, plan_removal, plan_stop
 from dispatcher.backends.kubernetes.table import PodTable
+from dispatcher.backends.kubernetes.waiting import Patience, give_up
 from dispatcher.domain.errors import BackendError, ConfigurationError, DispatcherError, PermanentError
 from dispatcher.domain.lifecycle import BackendName
+from dispatcher.domain.workload import WorkloadKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -160,11 +163,31 @@ class KubernetesBackend:
         self._keep_house(now=True)
 
     def observe(self) -> Sequence[Observation]:
-        """Return the endings that the watchers have seen by now; waits for no call to the cluster."""
+        """Return the endings that the watchers have seen by now; waits for no call to the cluster.
+
+        Pods that will not start, or have not in time, are told as given up.
+        """
         if not self._needed:
             return []
         self._keep_house()
-        return self._table.endings()
+        return [*self._table.endings(), *self._given_up()]
+
+    def _given_up(self) -> list[Observation]:
+        now = datetime.now(tz=UTC)
+        observations = [
+            give_up(identity, waiting, self._patience, now) for identity, waiting in self._table.not_started()
+        ]
+        return [one for one in observations if one is not None]
+
+    def why_waiting(self, token: str) -> str | None:
+        """Return why the pod of a launch has not started, in the cluster's words.
+
+        :param token: the launch token
+        """
+        known = self._table.find(token)
+        if known is None or known.waiting is None or known.ending is not None:
+            return None
+        return known.waiting.why
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Stop artefacts by deleting their pods, with the grace that pod and settings give them.
@@ -252,6 +275,12 @@ class KubernetesBackend:
     @cached_property
     def _options(self) -> ClusterOptions:
         return load_options(self._conf)
+
+    @cached_property
+    def _patience(self) -> Patience:
+        # Airflow itself gives up tasks that stay queued, and connection tests; nobody gives up callbacks.
+        limits = {WorkloadKind.CALLBACK: self._settings.queued_timeout}
+        return Patience(fatal=self._options.fatal_reasons, seconds=limits)
 
     def _scope_of(self, namespace: str) -> Scope:
         return self._options.scope_of(namespace)

@@ -17,7 +17,7 @@ from kubernetes.client import ApiClient, CoreV1Api, V1DeleteOptions
 from kubernetes.client.exceptions import ApiException
 from urllib3 import Retry
 
-from dispatcher.backends.kubernetes.endings import BASE_CONTAINER
+from dispatcher.backends.kubernetes.diagnosis import BASE_CONTAINER
 from dispatcher.backends.kubernetes.errors import AlreadyExistsError, NotFoundError, classify
 from dispatcher.backends.kubernetes.options import SECTION
 from dispatcher.backends.kubernetes.pods import WORKLOAD_FILE

@@ -10,19 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dispatcher.backends.base import Observation
+from dispatcher.backends.kubernetes.diagnosis import BASE_CONTAINER, explain_failure
 from dispatcher.backends.kubernetes.identity import PodIdentity, read_identity
 from dispatcher.domain.pod_claimant import claimants_of_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
-BASE_CONTAINER = "base"
-_MESSAGE_LIMIT = 200
+_OWN_REASONS = frozenset({None, "", "Completed", "Error"})
+"""What a kubelet says of a container whose process has run and exited; anything else is of its own doing."""
+
+_KILLED = frozenset({137, 143})
+"""Exit codes of a process that was ended by SIGKILL or SIGTERM: nobody sends these to itself."""
+
+_OWN_DEADLINE = "DeadlineExceeded"
+"""The pod's own ``activeDeadlineSeconds``: another pod of the same kind would have the same."""
 
 
 class _Ending(NamedTuple):
     ok: bool
-    reason: str | None
+    by_infrastructure: bool = False
 
 
 def classify_pod(pod: Mapping[str, Any], *, deleted: bool = False) -> Observation | None:
@@ -36,16 +43,17 @@ def classify_pod(pod: Mapping[str, Any], *, deleted: bool = False) -> Observatio
     if identity is None:
         return None
     status = pod.get("status") or {}
-    ending = _ending_of_base(status) or _ending_of_phase(status)
+    ending = _ending(status, deletion=is_terminating(pod))
     if ending is None:
         certainly_gone = deleted and is_terminating(pod)
         return _gone(identity, _before_its_end(status)) if certainly_gone else None
     return Observation(
         token=identity.token,
         ok=ending.ok,
-        reason=ending.reason,
+        reason=None if ending.ok else explain_failure(status),
         hostname=identity.name,
         claimant=claimants_of_pod(identity.uid),
+        by_infrastructure=ending.by_infrastructure,
     )
 
 
@@ -73,6 +81,7 @@ def _gone(identity: PodIdentity, what: str) -> Observation:
         hostname=identity.name,
         claimant=claimants_of_pod(identity.uid) if identity.uid else None,
         gone=True,
+        by_infrastructure=True,
     )
 
 
@@ -81,62 +90,48 @@ def _before_its_end(status: Mapping[str, Any]) -> str:
     return f"deleted while {phase}" if phase in ("pending", "running") else "deleted before it ended"
 
 
-def _ending_of_base(status: Mapping[str, Any]) -> _Ending | None:
+def _ending(status: Mapping[str, Any], *, deletion: bool) -> _Ending | None:
     terminated = _terminated_base(status)
-    if terminated is None:
-        return None
-    evicted = status.get("phase") == "Failed" and status.get("reason")
-    if terminated.get("exitCode") == 0 and not evicted:
-        return _Ending(ok=True, reason=None)
-    return _Ending(ok=False, reason=_failure(status))
-
-
-def _ending_of_phase(status: Mapping[str, Any]) -> _Ending | None:
     phase = status.get("phase")
+    ended_by_cluster = phase == "Failed" and status.get("reason")
+    if terminated is not None:
+        if terminated.get("exitCode") == 0 and not ended_by_cluster:
+            return _Ending(ok=True)
+        return _Ending(ok=False, by_infrastructure=_by_infrastructure(status, terminated, deletion=deletion))
     if phase == "Succeeded":
-        return _Ending(ok=True, reason=None)
+        return _Ending(ok=True)
     if phase == "Failed":
-        return _Ending(ok=False, reason=_failure(status))
+        return _Ending(ok=False, by_infrastructure=_by_infrastructure(status, None, deletion=deletion))
     return None
+
+
+def _by_infrastructure(
+    status: Mapping[str, Any], terminated: Mapping[str, Any] | None, *, deletion: bool
+) -> bool:
+    """Whether something other than the process of ``base`` itself ended the pod, or kept it from starting."""
+    if status.get("reason"):
+        return bool(status["reason"] != _OWN_DEADLINE)
+    if terminated is None or deletion or _is_disrupted(status):
+        return True
+    if terminated.get("reason") not in _OWN_REASONS:
+        return True
+    return bool(terminated.get("signal")) or terminated.get("exitCode") in _KILLED
+
+
+def _is_disrupted(status: Mapping[str, Any]) -> bool:
+    """Whether the cluster says that it ended the pod: eviction, preemption, a lost node."""
+    return any(
+        condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    )
 
 
 def _terminated_base(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return how the container ``base`` terminated; None while it has not.
+
+    :param status: of a pod
+    """
     for container in status.get("containerStatuses") or ():
         if container.get("name") == BASE_CONTAINER:
-            return _terminated(container)
+            return (container.get("state") or {}).get("terminated")
     return None
-
-
-def _terminated(container: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return (container.get("state") or {}).get("terminated")
-
-
-def _failure(status: Mapping[str, Any]) -> str:
-    told = [_told(status), *_failed_containers(status)]
-    return "; ".join(part for part in told if part) or "the pod failed; the cluster gives no reason"
-
-
-def _told(thing: Mapping[str, Any]) -> str | None:
-    parts = [str(part) for part in (thing.get("reason"), thing.get("message")) if part]
-    text = " ".join(": ".join(parts).split())
-    return text[:_MESSAGE_LIMIT] or None
-
-
-def _failed_containers(status: Mapping[str, Any]) -> Iterator[str]:
-    groups: Sequence[tuple[str, str]] = (
-        ("initContainerStatuses", "init container"),
-        ("containerStatuses", "container"),
-    )
-    for key, what in groups:
-        for container in status.get(key) or ():
-            terminated = _terminated(container)
-            if terminated and terminated.get("exitCode") != 0:
-                yield f"{what} {container.get('name')}: {_how_it_terminated(terminated)}"
-
-
-def _how_it_terminated(terminated: Mapping[str, Any]) -> str:
-    code = terminated.get("exitCode")
-    parts = [_told(terminated), f"exit code {code}" if code is not None else None]
-    if signal := terminated.get("signal"):
-        parts.append(f"signal {signal}")
-    return ", ".join(part for part in parts if part) or "terminated"

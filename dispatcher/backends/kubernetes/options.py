@@ -28,6 +28,7 @@ class ClusterOptions:
     :param delete_pods: whether ended pods are deleted
     :param delete_failed_pods: whether that holds for failed ones too
     :param delete_options: arguments of ``V1DeleteOptions``
+    :param fatal_reasons: of waiting containers: a pod that shows one is given up at once
     :param request_args: arguments of every call of the client
     :param log_lines: how many of a running pod's last lines are shown
     """
@@ -39,6 +40,7 @@ class ClusterOptions:
     delete_pods: bool = True
     delete_failed_pods: bool = False
     delete_options: Mapping[str, Any] = field(default_factory=dict)
+    fatal_reasons: frozenset[str] = frozenset()
     request_args: Mapping[str, Any] = field(default_factory=dict)
     log_lines: int = 100
 
@@ -95,6 +97,7 @@ def load_options(conf: Any) -> ClusterOptions:
         delete_pods=config.delete_worker_pods,
         delete_failed_pods=config.delete_worker_pods_on_failure,
         delete_options=config.delete_option_kwargs,
+        fatal_reasons=frozenset(config.worker_pod_pending_fatal_container_state_reasons),
         request_args=config.kube_client_request_args,
         log_lines=max(1, log_lines),
     )

@@ -20,7 +20,7 @@ from airflow.settings import get_policy_plugin_manager
 from kubernetes.client import models as k8s
 
 from dispatcher.backends.kubernetes import identity
-from dispatcher.backends.kubernetes.endings import BASE_CONTAINER
+from dispatcher.backends.kubernetes.diagnosis import BASE_CONTAINER
 from dispatcher.domain.errors import ConfigurationError, PermanentError
 from dispatcher.domain.pod_claimant import POD_UID_VARIABLE
 from dispatcher.settings import WorkloadDelivery

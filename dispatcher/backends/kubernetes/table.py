@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from dispatcher.backends.base import Artefact, Observation
     from dispatcher.backends.kubernetes.options import Scope
+    from dispatcher.backends.kubernetes.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class KnownPod:
     :param watched: a watch has shown this very pod
     :param secret: its workload travels in a Secret
     :param ending: how it ended
+    :param waiting: what it waits for, as long as it has not started
     """
 
     identity: PodIdentity
@@ -37,6 +39,7 @@ class KnownPod:
     watched: bool = False
     secret: bool = False
     ending: Observation | None = None
+    waiting: Waiting | None = None
 
 
 class PodTable:
@@ -105,12 +108,14 @@ class PodTable:
         *,
         deleted: bool = False,
         secret: bool = False,
+        waiting: Waiting | None = None,
     ) -> None:
         """Take note of a pod as a list or a watch shows it.
 
         :param ending: how it ended
         :param deleted: this is the last that was seen of it
         :param secret: its workload travels in a Secret
+        :param waiting: what it waits for
         """
         with self._lock:
             known = self._pods.get(identity.token)
@@ -131,6 +136,7 @@ class PodTable:
                 watched=True,
                 secret=secret or (known is not None and known.secret),
                 ending=ending,
+                waiting=waiting,
             )
 
     @staticmethod
@@ -190,6 +196,15 @@ class PodTable:
         """Return how the tracked pods ended."""
         with self._lock:
             return [pod.ending for pod in self._pods.values() if pod.tracked and pod.ending is not None]
+
+    def not_started(self) -> list[tuple[PodIdentity, Waiting]]:
+        """Return the tracked pods that exist and have not started, with what each waits for."""
+        with self._lock:
+            return [
+                (pod.identity, pod.waiting)
+                for pod in self._pods.values()
+                if pod.tracked and pod.exists and pod.ending is None and pod.waiting is not None
+            ]
 
     def find(self, token: str) -> KnownPod | None:
         """Return what is known of a token's pod."""

@@ -21,6 +21,7 @@ from dispatcher.backends.kubernetes.endings import classify_pod
 from dispatcher.backends.kubernetes.errors import ExpiredError, classify
 from dispatcher.backends.kubernetes.identity import read_identity
 from dispatcher.backends.kubernetes.pods import WORKLOAD_VOLUME
+from dispatcher.backends.kubernetes.waiting import read_waiting
 from dispatcher.domain.errors import BackendError, RetryableError
 
 if TYPE_CHECKING:
@@ -154,7 +155,9 @@ class PodWatcher(threading.Thread):
             self._warn_of(pod)
             return None
         ending = classify_pod(pod, deleted=deleted)
-        self._table.seen(identity, ending, deleted=deleted, secret=_has_secret(pod))
+        self._table.seen(
+            identity, ending, deleted=deleted, secret=_has_secret(pod), waiting=read_waiting(pod)
+        )
         return identity.token
 
     def _warn_of(self, pod: Mapping[str, Any]) -> None:

@@ -124,6 +124,66 @@ ENDED_BADLY: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+ALONE = {
+    "exit code alone",
+    "message of many lines",
+    "base failed, sidecar runs",
+    "deadline",
+}
+"""Endings of ``ENDED_BADLY`` that are the workload's own doing; the others came from outside."""
+
+MORE_FROM_OUTSIDE: dict[str, tuple[dict[str, Any], str]] = {
+    "node went away": (
+        {"phase": "Failed", "reason": "NodeLost", "message": "Node worker-3 is lost"},
+        "NodeLost: Node worker-3 is lost",
+    ),
+    "not admitted": (
+        {"phase": "Failed", "reason": "OutOfmemory", "message": "Node didn't have enough resource"},
+        "OutOfmemory: Node didn't have enough resource",
+    ),
+    "preempted": (
+        {
+            "phase": "Failed",
+            "conditions": [
+                {
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "reason": "PreemptionByScheduler",
+                    "message": "preempted for a pod of higher priority",
+                }
+            ],
+            "containerStatuses": [container(**terminated(1, reason="Error"))],
+        },
+        "PreemptionByScheduler: preempted for a pod of higher priority; container base: Error, exit code 1",
+    ),
+    "container lost": (
+        {
+            "phase": "Failed",
+            "containerStatuses": [container(**terminated(137, reason="ContainerStatusUnknown"))],
+        },
+        "container base: ContainerStatusUnknown, exit code 137",
+    ),
+    "process not started": (
+        {
+            "phase": "Failed",
+            "containerStatuses": [container(**terminated(128, reason="StartError", message="exec: python"))],
+        },
+        "container base: StartError: exec: python, exit code 128",
+    ),
+    "failed while the image was pulled": (
+        {
+            "phase": "Failed",
+            "containerStatuses": [container(waiting={"reason": "ErrImagePull", "message": "no such host"})],
+        },
+        "container base: ErrImagePull: no such host",
+    ),
+    "killed": (
+        {"phase": "Failed", "containerStatuses": [container(**terminated(137, reason="Error"))]},
+        "container base: Error, exit code 137",
+    ),
+}
+
+
 @pytest.mark.parametrize("status", NOT_ENDED.values(), ids=NOT_ENDED.keys())
 def test_what_has_not_ended(status):
     assert classify_pod(make_pod(status)) is None
@@ -161,6 +221,52 @@ def test_what_ended_badly(status, reason, deleted):
     observation = classify_pod(make_pod(status), deleted=deleted)
     assert observation is not None
     assert (observation.ok, observation.reason, observation.gone) == (False, reason, False)
+
+
+@pytest.mark.parametrize("name", ENDED_BADLY)
+def test_fault_83_what_ended_it_from_outside_is_told_from_its_own_failure(name):
+    observation = classify_pod(make_pod(ENDED_BADLY[name][0]))
+    assert observation is not None
+    assert observation.by_infrastructure == (name not in ALONE)
+    assert not observation.given_up
+
+
+@pytest.mark.parametrize(("status", "reason"), MORE_FROM_OUTSIDE.values(), ids=MORE_FROM_OUTSIDE.keys())
+def test_fault_83_what_never_ran_is_not_the_fault_of_the_workload(status, reason):
+    observation = classify_pod(make_pod(status))
+    assert observation is not None
+    assert (observation.ok, observation.reason, observation.by_infrastructure) == (False, reason, True)
+
+
+def test_a_failure_while_the_pod_is_being_deleted_is_the_work_of_who_deleted_it():
+    failed = {"phase": "Failed", "containerStatuses": [container(**terminated(1, reason="Error"))]}
+    observation = classify_pod(make_pod(failed, deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert observation is not None
+    assert observation.by_infrastructure
+
+
+@pytest.mark.parametrize("status", ENDED_WELL.values(), ids=ENDED_WELL.keys())
+def test_what_ended_well_was_ended_by_nobody(status):
+    observation = classify_pod(make_pod(status, deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert observation is not None
+    assert not observation.by_infrastructure
+
+
+def test_what_is_gone_was_taken_away():
+    observation = classify_pod(make_pod({}, deletionTimestamp="2026-01-01T00:00:00Z"), deleted=True)
+    assert observation is not None
+    assert observation.by_infrastructure
+
+
+def test_no_reason_holds_a_jwt():
+    token = "eyJhbGciOiJIUzUxMiJ9.eyJzdWIiOiJ0aSJ9.c2lnbmF0dXJl-_x"
+    message = f"failed to create task: argument --json-string {token} is too long"
+    status = {"phase": "Failed", "containerStatuses": [container(**terminated(128, message=message))]}
+    observation = classify_pod(make_pod(status))
+    assert observation is not None
+    assert observation.reason == (
+        "container base: failed to create task: argument --json-string *** is too long, exit code 128"
+    )
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A HybridExecutor over the Kubernetes backend of a field, where the test plays the kubelet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.utils.session import create_session
+
+from dispatcher.backends.memory import MemoryBackend
+from dispatcher.domain.lifecycle import BackendName
+from dispatcher.executor import HybridExecutor
+from dispatcher.ledger import store
+from tests.support import rows
+from tests.support.backend_harness import eventually
+from tests.support.dispatching import launch_of, loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from dispatcher.backends.base import Backend
+    from dispatcher.domain.launch import Launch
+    from dispatcher.settings import Settings
+    from tests.support.kubernetes_field import KubernetesField
+
+KUBERNETES_QUEUE = "kubernetes"
+
+
+class FieldExecutor(HybridExecutor):
+    """The executor as shipped, with pods in the namespace of a field, and every event that Airflow was told.
+
+    :param field: the namespace and its kubelet
+    :param job_id: of its scheduler
+    :param backend: arguments of ``KubernetesField.backend``
+    """
+
+    def __init__(self, field: KubernetesField, job_id: int, backend: Mapping[str, Any]) -> None:
+        super().__init__(parallelism=32)
+        self.field = field
+        self.job_id = job_id
+        self.told: list[tuple[Any, Any, Any]] = []
+        self._backend = backend
+
+    def _make_backends(self, _settings: Settings) -> Mapping[BackendName, Backend]:
+        return {
+            BackendName.CELERY: MemoryBackend(BackendName.CELERY),
+            BackendName.KUBERNETES: self.field.backend(job=None, **self._backend),
+        }
+
+    def drive(self, until: Callable[[], Any], what: str) -> Any:
+        """Run the scheduler's loop until something is so, and return what that was.
+
+        :param until: asked after each turn
+        :param what: named in the failure
+        """
+
+        def turn() -> Any:
+            self.told += [(key, *event) for key, event in loop(self).items()]
+            return until()
+
+        return eventually(turn, f"{what}; Airflow was told {self.told}", seconds=60)
+
+    def pod_of(self, token: str) -> str:
+        """Run the scheduler's loop until a launch has its pod, and return the pod's name."""
+        self.drive(lambda: launch_of(token).external_id, f"the pod of {token} is made")
+        return self.field.kubelet.name_of(token)
+
+    def log_of(self, task_id: str) -> list[tuple[str, str]]:
+        """Return the event log of a task: what happened, and why."""
+        return [(one.event, one.extra) for one in self._task_event_logs if one.task_id == task_id]
+
+
+def started_executor(field: KubernetesField, **backend: Any) -> FieldExecutor:
+    """Return a started executor with a scheduler job of its own; the field ends its threads.
+
+    :param field: the namespace and its kubelet
+    :param backend: arguments of ``KubernetesField.backend``
+    """
+    with create_session(scoped=False) as session:
+        job_id = rows.make_scheduler_job(session).id
+    executor = FieldExecutor(field, job_id, backend)
+    executor.start()
+    return executor
+
+
+def launches_of(subject_id: str) -> list[Launch]:
+    """Return the launches of a task instance or callback, the oldest first."""
+    with create_session(scoped=False) as session:
+        launches = store.recent(session.connection(), limit=100)
+    return [launch for launch in reversed(launches) if launch.subject_id == subject_id]
+
+
+def current_token(subject_id: str) -> str:
+    """Return the token of the newest launch of a task instance or callback."""
+    return launches_of(subject_id)[-1].token
