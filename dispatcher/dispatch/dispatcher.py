@@ -21,13 +21,20 @@ from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.issue import Issuer
 from dispatcher.dispatch.observe import Ended, Observed, Observer, Unstarted
 from dispatcher.dispatch.relaunch import Relauncher
-from dispatcher.dispatch.reports import Event, Report, ReportTable, ending_of
+from dispatcher.dispatch.reports import (
+    Event,
+    Report,
+    ReportTable,
+    ending_of,
+    is_winding_down,
+    may_still_run,
+    told_ending,
+)
 from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Submitted, Submitter
 from dispatcher.dispatch.sweep import Sweeper, Swept
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState, sources
-from dispatcher.domain.protocol import Ending
 from dispatcher.domain.routing import Router
 from dispatcher.domain.workload import WorkloadKind
 from dispatcher.ledger import store
@@ -256,17 +263,11 @@ class Dispatcher:
         for launch in facts.unsettled:
             key = self._key_of(launch)
             self._free(launch.token, step)
-            if launch.token in self._reports or self._is_winding_down(launch, facts.observed.stray):
+            ended = launch.token in facts.observed.stray
+            winding_down = not ended and is_winding_down(launch, self._utcnow(), self._heartbeat_timeout)
+            if launch.token in self._reports or winding_down:
                 continue
             self._reports.add(Report(launch, key, ending_of(launch)))
-
-    def _is_winding_down(self, launch: Launch, ended_artefacts: set[str]) -> bool:
-        """Whether a superseded claimant may still be finishing: it deferred, say, and uploads its log."""
-        if launch.state is not LaunchState.SUPERSEDED or not launch.was_claimed or launch.ended_at is None:
-            return False
-        if launch.token in ended_artefacts:
-            return False
-        return (self._utcnow() - launch.ended_at).total_seconds() < self._heartbeat_timeout
 
     def _take_up(self, launches: Sequence[Launch], workloads: Mapping[str, Any], step: Heartbeat) -> None:
         watch: dict[BackendName, list[Artefact]] = {name: [] for name in self._backends}
@@ -310,7 +311,7 @@ class Dispatcher:
         if flight is None:
             return False
         self._told[flight.token] = (state, info)
-        self._reports.add(Report(flight.launch, key, _told_ending(info)))
+        self._reports.add(Report(flight.launch, key, told_ending(info)))
         self._table.forget(flight.token)
         return True
 
@@ -327,7 +328,7 @@ class Dispatcher:
                 now=now,
                 kind=launch.kind,
                 owner=self._owner,
-                reason=_told_ending(told[token][1]).reason,
+                reason=told_ending(told[token][1]).reason,
             )
 
     # Settling
@@ -355,7 +356,7 @@ class Dispatcher:
         for name, backend in self._backends.items():
             mine = [launch for launch in settled if launch.backend is name and launch.submitted_at]
             given_up = self._connection_tests.take_given_up(name)
-            stop = [artefact_of(launch) for launch in mine if _may_still_run(launch)] + given_up
+            stop = [artefact_of(launch) for launch in mine if may_still_run(launch)] + given_up
             if stop:
                 backend.revoke(stop)
             strays = [Artefact(one.token, WorkloadKind.TASK) for one in observed[name] if one.token in stray]
@@ -407,15 +408,3 @@ class Dispatcher:
         if launch.kind is LaunchKind.CALLBACK:
             return CallbackKey(id=launch.subject_id)
         return task_key(launch)
-
-
-def _told_ending(info: Any) -> Ending:
-    return Ending(
-        ok=False, proven=True, reason=f"ended by the scheduler: {info}" if info else "ended by the scheduler"
-    )
-
-
-def _may_still_run(launch: Launch) -> bool:
-    return launch.state in (LaunchState.REVOKED, LaunchState.DROPPED, LaunchState.SUPERSEDED) or (
-        launch.state is LaunchState.FAILED and (launch.end_reason or "").startswith("ended by the scheduler")
-    )

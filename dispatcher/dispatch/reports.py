@@ -16,6 +16,8 @@ from dispatcher.domain.lifecycle import LaunchKind, LaunchState
 from dispatcher.domain.protocol import Ending, ReportVerdict, callback_ending, judge_report
 from dispatcher.ledger import store, subjects
 
+_TOLD = "ended by the scheduler"
+
 Event = tuple[Any, Any]
 """Airflow's event: state and info."""
 
@@ -149,3 +151,30 @@ def ending_of(launch: Launch) -> Ending:
         proven=launch.kind is LaunchKind.CALLBACK or launch.state is LaunchState.REVOKED,
         reason=launch.end_reason,
     )
+
+
+def told_ending(info: Any) -> Ending:
+    """Return how a launch ended that the scheduler itself ended.
+
+    :param info: its reason
+    """
+    return Ending(ok=False, proven=True, reason=f"{_TOLD}: {info}" if info else _TOLD)
+
+
+def may_still_run(launch: Launch) -> bool:
+    """Whether the artefact of an ended launch may still start or run, and has to be stopped."""
+    return launch.state in (LaunchState.REVOKED, LaunchState.DROPPED, LaunchState.SUPERSEDED) or (
+        launch.state is LaunchState.FAILED and (launch.end_reason or "").startswith(_TOLD)
+    )
+
+
+def is_winding_down(launch: Launch, now: datetime, patience: float) -> bool:
+    """Whether a superseded claimant may still be finishing: it deferred, say, and uploads its log.
+
+    :param launch: its ledger row
+    :param now: the present
+    :param patience: seconds that it may take
+    """
+    if launch.state is not LaunchState.SUPERSEDED or not launch.was_claimed or launch.ended_at is None:
+        return False
+    return (now - launch.ended_at).total_seconds() < patience
