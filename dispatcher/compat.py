@@ -10,8 +10,10 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancekey import TaskInstanceKey
 from packaging.version import Version
 
+from dispatcher.domain.errors import ConfigurationError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from sqlalchemy import ColumnElement
 
@@ -47,3 +49,20 @@ def at_the_place_of(launches: Iterable[Launch]) -> ColumnElement[bool] | None:
     """
     keys: list[Any] = [task_key(launch) for launch in launches]
     return TaskInstance.filter_for_tis(keys)
+
+
+def coordinator_extra(queue: str) -> Mapping[str, Any] | None:
+    """Return the ``extra`` that ``[sdk] coordinators`` declares for the coordinator of a queue, if any.
+
+    :param queue: the queue of a task
+    :raises ConfigurationError: ``[sdk] coordinators`` or ``queue_to_coordinator`` cannot be used
+    """
+    try:
+        from airflow.sdk.execution_time.coordinator import get_coordinator_manager
+    except ImportError:
+        return None
+    try:
+        return get_coordinator_manager().extra_for_queue(queue)
+    except Exception as exc:
+        # Which error it is depends on which part of the JSON has the wrong shape.
+        raise ConfigurationError(f"[sdk] coordinators or queue_to_coordinator: {exc}") from exc

@@ -7,11 +7,11 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.configuration import conf
-from airflow.executors.base_executor import BaseExecutor
+from airflow.executors.base_executor import BaseExecutor, ExecutorConf
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask, TestConnection
 from airflow.utils.session import create_session
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from dispatcher.backends.base import Backend
     from dispatcher.backends.kubernetes.backend import KubernetesBackend
+    from dispatcher.backends.kubernetes.logs import Log
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class HybridExecutor(BaseExecutor):
         super().__init__(*args, **kwargs)
         self._dispatcher: Dispatcher | None = None
         self._probe: startup.FenceProbe | None = None
+        self._log_backends: dict[str | None, KubernetesBackend] = {}
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -221,7 +223,7 @@ class HybridExecutor(BaseExecutor):
         self.dispatcher.adopt_soon()
         return hand_back
 
-    def get_task_log(self, ti: TaskInstance, try_number: int) -> tuple[list[str], list[str]]:  # noqa: ARG002
+    def get_task_log(self, ti: TaskInstance, try_number: int) -> tuple[list[str], list[str]]:
         """Return the log of a task that runs in a pod; Celery workers serve their logs themselves.
 
         Called in the API server, on an executor that was never started.
@@ -230,19 +232,38 @@ class HybridExecutor(BaseExecutor):
         :param try_number: which try
         :returns: messages for people, and the log
         """
+        messages, streams = self.get_streaming_task_log(ti, try_number)
+        return messages, ["\n".join(lines) for lines in streams]
+
+    def get_streaming_task_log(self, ti: TaskInstance, try_number: int) -> Log:
+        """Return what ``get_task_log`` does, the log as streams of lines.
+
+        :param ti: a running task instance
+        :param try_number: which try
+        """
         if not ti.external_executor_id:
             return [], []
         with create_session(scoped=False) as session:
             launch = store.by_token(session.connection(), ti.external_executor_id)
-        if launch is None or launch.backend is not BackendName.KUBERNETES or launch.external_id is None:
+        if launch is None or launch.backend is not BackendName.KUBERNETES:
             return [], []
-        return self._pod_logs.get_log(launch.external_id)
+        if launch.try_number != try_number:
+            return [f"The pod that runs now belongs to try {launch.try_number}, not to try {try_number}"], []
+        if launch.external_id is None:
+            return ["It is not recorded yet in which pod this task runs"], []
+        try:
+            return self._backend_with_logs(launch.team_name).open_log(launch.external_id)
+        except ConfigurationError as exc:
+            return [f"The log of pod {launch.external_id} cannot be read: {exc}"], []
 
-    @cached_property
-    def _pod_logs(self) -> KubernetesBackend:
+    def _backend_with_logs(self, team_name: str | None) -> KubernetesBackend:
+        """Return a backend as a team has it: Airflow asks the default executor for the logs of all teams."""
         from dispatcher.backends.kubernetes.backend import KubernetesBackend
 
-        return KubernetesBackend(self.conf, load(self.conf), team_name=self.team_name)
+        if team_name not in self._log_backends:
+            team_conf = self.conf if team_name == self.team_name else ExecutorConf(team_name)
+            self._log_backends[team_name] = KubernetesBackend(team_conf, load(team_conf), team_name=team_name)
+        return self._log_backends[team_name]
 
     def end(self) -> None:
         """End threads and connections; launches stay for the next scheduler to take over."""

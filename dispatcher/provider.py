@@ -96,6 +96,11 @@ def _launch_options() -> dict[str, dict[str, Any]]:
             "the right to create Secrets.\n",
             default="args",
         ),
+        "callback_pod_template_file": _option(
+            "Path of the template of the pods that run callbacks. They need less than tasks: give them\n"
+            "requests of their own here. Where it is not set, the base template is used.\n",
+            example="/opt/airflow/config/callback_pod.yaml",
+        ),
         "launch_retention_days": _option(
             "Launches that ended more than this many days ago are removed from the ledger.\n",
             type_="integer",

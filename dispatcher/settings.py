@@ -54,6 +54,7 @@ class Settings:
     """The ``[dispatcher]`` section, checked.
 
     :param workload_token_ttl: seconds a sent workload may wait before it can no longer start
+    :param callback_pod_template_file: template of the pods of callbacks; None means that of tasks
     :param queued_timeout: seconds a workload may wait for its start, from ``[scheduler]``
     :param heartbeat_timeout: seconds a running task's heartbeat may stand still, from ``[scheduler]``
     :param deployment: tells deployments in one namespace apart
@@ -68,6 +69,7 @@ class Settings:
     workload_token_ttl: float
     pod_creation_concurrency: int
     workload_delivery: WorkloadDelivery
+    callback_pod_template_file: str | None
     launch_retention_days: int
     task_relaunches: int
     callback_relaunches: int
@@ -108,6 +110,7 @@ def load(conf: ConfigSource, shared: ConfigSource | None = None) -> Settings:
         workload_token_ttl=ttl or 2 * queued_timeout,
         pod_creation_concurrency=_count(conf, "pod_creation_concurrency", 32, minimum=1),
         workload_delivery=_choice(conf, "workload_delivery", WorkloadDelivery, WorkloadDelivery.ARGS),
+        callback_pod_template_file=_text(conf, "callback_pod_template_file", "") or None,
         launch_retention_days=_count(shared, "launch_retention_days", 30, minimum=1),
         task_relaunches=_count(conf, "task_relaunches", 3, minimum=0),
         callback_relaunches=_count(conf, "callback_relaunches", 1, minimum=0),

@@ -27,6 +27,7 @@ CONTRACT = {
     "workload_token_ttl": "0",
     "pod_creation_concurrency": "32",
     "workload_delivery": "args",
+    "callback_pod_template_file": None,
     "launch_retention_days": "30",
     "task_relaunches": "3",
     "callback_relaunches": "1",

@@ -76,6 +76,8 @@ VALID = [
     ("workload_token_ttl", "", 1200),
     ("pod_creation_concurrency", "1", 1),
     ("workload_delivery", "secret", WorkloadDelivery.SECRET),
+    ("callback_pod_template_file", " /etc/callback.yaml ", "/etc/callback.yaml"),
+    ("callback_pod_template_file", " ", None),
     ("launch_retention_days", "7", 7),
     ("task_relaunches", "0", 0),
     ("callback_relaunches", "0", 0),

@@ -98,7 +98,12 @@ def open_access(
     return ClusterAccess(
         options=options,
         cluster=cluster,
-        builder=PodBuilder(options, owner, settings.workload_delivery),
+        builder=PodBuilder(
+            options,
+            owner,
+            settings.workload_delivery,
+            callback_template=settings.callback_pod_template_file,
+        ),
         creator=PodCreator(cluster, table, options.delete_options),
         remover=PodRemover(cluster, options, settings.deployment),
     )

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.backends.base import Artefact, Observation, Postponed, Rejected, Submission, SubmitResult
-from dispatcher.backends.kubernetes.identity import Owner, PodIdentity, selector, split_external_id
+from dispatcher.backends.kubernetes.identity import Owner, PodIdentity, selector
 from dispatcher.backends.kubernetes.jobs import Jobs
 from dispatcher.backends.kubernetes.options import ClusterOptions, WatchTimes, load_options
 from dispatcher.backends.kubernetes.removal import Removal, plan_removal, plan_stop
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from dispatcher.backends.kubernetes.access import ClusterAccess
+    from dispatcher.backends.kubernetes.logs import Log
     from dispatcher.backends.kubernetes.options import Scope
     from dispatcher.backends.kubernetes.watch import PodWatcher
     from dispatcher.settings import Settings
@@ -241,23 +242,21 @@ class KubernetesBackend:
             return
         self._removals.pop((removal.token, removal.keep), None)
 
-    def get_log(self, external_id: str) -> tuple[list[str], list[str]]:
-        """Return the last lines that a pod wrote.
+    def open_log(self, external_id: str) -> Log:
+        """Return the last lines that a pod wrote, to be read as they come.
 
         Works in a backend that was not started, as in the API server.
 
         :param external_id: namespace/pod
-        :returns: messages for people, and the text, as ``BaseExecutor.get_task_log`` does
+        :returns: messages for people, and streams of lines
         """
-        namespace, name = split_external_id(external_id)
+        from dispatcher.backends.kubernetes.logs import no_log, open_log
+
         try:
             access = self._open()
-            text = access.cluster.read_log(namespace, name, access.options.log_lines)
         except DispatcherError as exc:
-            return [f"The log of pod {external_id} cannot be read: {exc}"], []
-        if not text:
-            return [f"Pod {external_id} has not written a log yet"], []
-        return [f"The last {access.options.log_lines} lines of pod {external_id}"], [text]
+            return no_log(external_id, exc)
+        return open_log(access, external_id)
 
     def stop(self) -> None:
         """End every thread and connection of this object."""

@@ -200,18 +200,17 @@ class Cluster:
         except NotFoundError:
             return
 
-    def read_log(self, namespace: str, name: str, lines: int) -> str:
-        """Return the last lines that the container ``base`` wrote.
+    def open_log(self, namespace: str, name: str, lines: int) -> Any:
+        """Return the HTTP response with the last lines that the container ``base`` wrote; it is to be closed.
 
         :param lines: how many
         :raises NotFoundError: there is no such pod
+        :raises BadRequestError: the container has not started
         """
         with _typed_errors():
-            response = self._api.read_namespaced_pod_log(
+            return self._api.read_namespaced_pod_log(
                 name, namespace, container=BASE_CONTAINER, tail_lines=lines, **self._args
             )
-            text: str = _body(response).decode(errors="replace")
-            return text
 
 
 @contextmanager

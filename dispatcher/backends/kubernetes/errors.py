@@ -30,6 +30,9 @@ LONGEST_PAUSE = 300.0
 
 _MESSAGE_LIMIT = 400
 _QUOTES_THE_REQUEST = ", error found in #"
+_TOO_LARGE = ("request is too large", "trying to send message larger than max")
+"""What the cluster's database says of an object that is too large for it, with status 500."""
+
 _NEVER_CONNECTED = (NewConnectionError, ConnectTimeoutError, ProxyError, SSLError)
 
 
@@ -39,6 +42,10 @@ class AlreadyExistsError(PermanentError):
 
 class NotFoundError(PermanentError):
     """The object, or the namespace it belongs to, is not there."""
+
+
+class BadRequestError(PermanentError):
+    """The API server finds no sense in the request, or there is nothing yet to be asked for."""
 
 
 class UnauthorizedError(RetryableError):
@@ -69,6 +76,7 @@ _REFUSED_FOR_NOW: Mapping[int, type[RetryableError]] = {
     HTTPStatus.UNAUTHORIZED: UnauthorizedError,
 }
 _REFUSED_FOR_GOOD: Mapping[int, type[PermanentError]] = {
+    HTTPStatus.BAD_REQUEST: BadRequestError,
     HTTPStatus.FORBIDDEN: ForbiddenError,
     HTTPStatus.NOT_FOUND: NotFoundError,
 }
@@ -103,6 +111,8 @@ def _classify_answer(exc: ApiException) -> BackendError:
         return AlreadyExistsError(message)
     if code == HTTPStatus.FORBIDDEN and "exceeded quota" in message:
         return RetryableError(message, retry_after=pause)
+    if any(words in message for words in _TOO_LARGE):
+        return PermanentError(message)
     if refused := _REFUSED_FOR_NOW.get(code):
         return refused(message, retry_after=pause)
     if code >= HTTPStatus.INTERNAL_SERVER_ERROR or code == HTTPStatus.REQUEST_TIMEOUT:

@@ -25,6 +25,7 @@ class ClusterOptions:
     :param scopes: what is watched; only there may pods be created
     :param image: image of the container ``base``; None leaves it to the template
     :param pod_template_file: path of the base template; None means the built-in one
+    :param executors: ``[core] executor`` of the deployment, for pods to know; None leaves it to the template
     :param delete_pods: whether ended pods are deleted
     :param delete_failed_pods: whether that holds for failed ones too
     :param delete_options: arguments of ``V1DeleteOptions``
@@ -37,6 +38,7 @@ class ClusterOptions:
     scopes: tuple[Scope, ...]
     image: str | None = None
     pod_template_file: str | None = None
+    executors: str | None = None
     delete_pods: bool = True
     delete_failed_pods: bool = False
     delete_options: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +83,7 @@ def load_options(conf: Any) -> ClusterOptions:
     :param conf: Airflow's configuration, team-aware where an executor passes its own
     :raises ConfigurationError: a value cannot be used
     """
+    from airflow.configuration import conf as deployment_conf
     from airflow.exceptions import AirflowConfigException
     from airflow.providers.cncf.kubernetes.kube_config import KubeConfig
 
@@ -94,6 +97,8 @@ def load_options(conf: Any) -> ClusterOptions:
         scopes=_scopes(config),
         image=config.kube_image,
         pod_template_file=config.pod_template_file or None,
+        # Not a team's own: DAGs are checked against the executors of the whole deployment.
+        executors=deployment_conf.get("core", "executor"),
         delete_pods=config.delete_worker_pods,
         delete_failed_pods=config.delete_worker_pods_on_failure,
         delete_options=config.delete_option_kwargs,

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.cncf.kubernetes.pod_generator import PodGenerator
@@ -20,9 +18,12 @@ from airflow.settings import get_policy_plugin_manager
 from kubernetes.client import models as k8s
 
 from dispatcher.backends.kubernetes import identity
+from dispatcher.backends.kubernetes.coordinators import Coordinators
 from dispatcher.backends.kubernetes.diagnosis import BASE_CONTAINER
+from dispatcher.backends.kubernetes.templates import Templates, one_line
 from dispatcher.domain.errors import ConfigurationError, PermanentError
 from dispatcher.domain.pod_claimant import POD_UID_VARIABLE
+from dispatcher.domain.workload import WorkloadKind
 from dispatcher.settings import WorkloadDelivery
 
 if TYPE_CHECKING:
@@ -31,16 +32,21 @@ if TYPE_CHECKING:
     from dispatcher.backends.base import Submission
     from dispatcher.backends.kubernetes.identity import Owner
     from dispatcher.backends.kubernetes.options import ClusterOptions
+    from dispatcher.backends.kubernetes.templates import Base
 
 ARGS_LIMIT = 100 * 1024
 """Longest payload, in bytes, that travels in the arguments: Linux takes no single argument of 128 KiB."""
+
+SECRET_LIMIT = 1024 * 1024
+"""Most bytes that a Secret may hold."""
+
+POD_LIMIT = 1536 * 1024
+"""Most bytes of an object that the cluster's database takes; the API server would say it with a 500."""
 
 COMMAND = ("python", "-m", "workers.pod")
 WORKLOAD_VOLUME = "airflow-workload"
 WORKLOAD_DIRECTORY = "/airflow-workload"
 WORKLOAD_FILE = "workload.json"
-
-_REASON_LIMIT = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,50 +72,59 @@ class BuiltPod:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    version: tuple[int, int]
-    model: k8s.V1Pod
-    manifest: Mapping[str, Any]
-
-
 class PodBuilder:
-    """Builds the pods of one executor.
+    """Builds the pods of one executor; may be used by several threads.
 
     :param options: image, template and namespaces
     :param owner: whose pods they are
     :param delivery: how a pod gets its workload
+    :param callback_template: template of the pods of callbacks; None means the same as for tasks
     """
 
-    def __init__(self, options: ClusterOptions, owner: Owner, delivery: WorkloadDelivery) -> None:
+    def __init__(
+        self,
+        options: ClusterOptions,
+        owner: Owner,
+        delivery: WorkloadDelivery,
+        *,
+        callback_template: str | None = None,
+    ) -> None:
         self._options = options
         self._owner = owner
         self._delivery = delivery
-        self._bases: dict[str | None, _Base] = {}
-        self._lock = threading.Lock()
+        self._callback_template = callback_template or options.pod_template_file
+        self._templates = Templates(options)
+        self._coordinators = Coordinators()
 
     def check(self) -> None:
         """Make sure that a pod without wishes of its own can be built.
 
-        :raises ConfigurationError: the base template or the image is missing or wrong
+        :raises ConfigurationError: a template, the image or the namespace is missing or wrong
         """
-        manifest = self._base(self._options.pod_template_file).manifest
-        if not _base_container(manifest).get("image"):
+        for template in dict.fromkeys((self._options.pod_template_file, self._callback_template)):
+            manifest = self._templates.base(template, self._options.image).manifest
+            if not _base_container(manifest).get("image"):
+                raise ConfigurationError(
+                    "pods have no image: set [kubernetes_executor] worker_container_repository and "
+                    "worker_container_tag, or pod_template_file"
+                )
+        if not self._options.allows(self._options.namespace):
             raise ConfigurationError(
-                "pods have no image: set [kubernetes_executor] worker_container_repository and "
-                "worker_container_tag, or pod_template_file"
+                f"[kubernetes_executor] namespace {self._options.namespace!r} is not in "
+                "multi_namespace_mode_namespace_list; add it, or pods that name no other namespace fail"
             )
 
     def build(self, submission: Submission) -> BuiltPod:
         """Return the pod of one artefact.
 
         :param submission: the artefact
-        :raises PermanentError: its executor_config cannot be used, or the mutation hook failed for it
+        :raises PermanentError: its executor_config cannot be used, the mutation hook failed for it, or it is
+            too large
         :raises ConfigurationError: the base template is missing or wrong
         """
-        override, template = _read_executor_config(submission.executor_config)
-        pod = self._merged(override, template)
         by_secret = self._travels_by_secret(submission.payload)
+        override, template = _read_executor_config(submission.executor_config)
+        pod = self._merged(submission, override, template)
         name = identity.pod_name(submission)
         _set_workload(pod, submission.payload, name if by_secret else None)
         self._set_identity(pod, submission, name)
@@ -125,68 +140,47 @@ class PodBuilder:
         )
 
     def _travels_by_secret(self, payload: str) -> bool:
-        return self._delivery is WorkloadDelivery.SECRET or len(payload.encode()) > ARGS_LIMIT
+        size = len(payload.encode())
+        if size > SECRET_LIMIT:
+            raise PermanentError(
+                f"the workload has {size} bytes; more than {SECRET_LIMIT} cannot be handed to a pod"
+            )
+        return self._delivery is WorkloadDelivery.SECRET or size > ARGS_LIMIT
 
-    def _merged(self, override: k8s.V1Pod | None, template: str | None) -> dict[str, Any]:
-        if template is None:
-            base = self._base(self._options.pod_template_file)
-        else:
-            try:
-                base = self._base(template)
-            except ConfigurationError as exc:
-                raise PermanentError(f"executor_config: {exc}") from exc
+    def _merged(
+        self, submission: Submission, override: k8s.V1Pod | None, template: str | None
+    ) -> dict[str, Any]:
+        base = self._base_of(submission, template)
         if override is None:
             return copy.deepcopy(dict(base.manifest))
+        what = "executor_config: pod_override"
         try:
             pod: dict[str, Any] = PodGenerator.serialize_pod(
                 PodGenerator.reconcile_pods(base.model, override)
             )
             # What is no JSON would otherwise come to light in the middle of the batch.
-            json.dumps(pod)
+            size = len(json.dumps(pod))
         except Exception as exc:
-            raise PermanentError(f"executor_config: pod_override cannot be used: {_one_line(exc)}") from exc
-        _require_base_container(pod, "executor_config: pod_override")
+            raise PermanentError(f"{what} cannot be used: {one_line(exc)}") from exc
+        _require_usable(pod, size, what)
         return pod
 
-    def _base(self, template: str | None) -> _Base:
-        """Return the base of a template, merged anew when its file has changed."""
-        version = _version_of(template)
-        with self._lock:
-            base = self._bases.get(template)
-            if base is None or base.version != version:
-                base = self._bases[template] = self._load(template, version)
-        return base
-
-    def _load(self, template: str | None, version: tuple[int, int]) -> _Base:
-        container = k8s.V1Container(
-            name=BASE_CONTAINER,
-            image=self._options.image,
-            env=[
-                k8s.V1EnvVar(name="AIRFLOW_IS_K8S_EXECUTOR_POD", value="True"),
-                k8s.V1EnvVar(
-                    name=POD_UID_VARIABLE,
-                    value_from=k8s.V1EnvVarSource(
-                        field_ref=k8s.V1ObjectFieldSelector(field_path="metadata.uid")
-                    ),
-                ),
-            ],
-        )
-        ours = k8s.V1Pod(
-            api_version="v1",
-            kind="Pod",
-            metadata=k8s.V1ObjectMeta(namespace=self._options.namespace),
-            spec=k8s.V1PodSpec(containers=[container]),
-        )
+    def _base_of(self, submission: Submission, template: str | None) -> Base:
+        """Return the base of a pod: of its coordinator, of the task's own choice, or the usual one."""
+        ti = getattr(submission.workload, "ti", None)
+        # The worker too looks the coordinator up by the queue of the task, whatever queue a rule names.
+        coordinator = self._coordinators.of_queue(getattr(ti, "queue", None))
+        image = coordinator.image or self._options.image
+        if coordinator.pod_template_file is not None:
+            return self._templates.base(coordinator.pod_template_file, image)
+        if template is None:
+            is_callback = submission.kind is WorkloadKind.CALLBACK
+            usual = self._callback_template if is_callback else self._options.pod_template_file
+            return self._templates.base(usual, image)
         try:
-            model = PodGenerator.reconcile_pods(_read_template(template), ours)
-            manifest = PodGenerator.serialize_pod(model)
-        except ConfigurationError:
-            raise
-        except Exception as exc:
-            raise ConfigurationError(
-                f"pod_template_file {template} is not a pod template: {_one_line(exc)}"
-            ) from exc
-        return _Base(version, model, manifest)
+            return self._templates.base(template, image)
+        except ConfigurationError as exc:
+            raise PermanentError(f"executor_config: {exc}") from exc
 
     def _set_identity(self, pod: dict[str, Any], submission: Submission, name: str) -> None:
         """Make a pod say what it is, whatever template, override and hook say."""
@@ -203,6 +197,7 @@ class PodBuilder:
         }
         # A workload is started once; starting it again is the dispatcher's decision.
         pod["spec"]["restartPolicy"] = "Never"
+        _set_uid_variable(_base_container(pod))
 
     def _namespace_of(self, pod: Mapping[str, Any]) -> str:
         namespace = pod["metadata"].get("namespace") or self._options.namespace
@@ -220,7 +215,7 @@ def _read_executor_config(config: Any) -> tuple[k8s.V1Pod | None, str | None]:
         return None, None
     if not isinstance(config, dict):
         raise PermanentError(f"executor_config must be a dictionary, not a {type(config).__name__}")
-    if "KubernetesExecutor" in config:
+    if config.get("KubernetesExecutor"):
         raise PermanentError("executor_config: the key KubernetesExecutor is not supported; use pod_override")
     override, template = config.get("pod_override"), config.get("pod_template_file")
     if override is not None and not isinstance(override, k8s.V1Pod):
@@ -235,46 +230,33 @@ def _read_executor_config(config: Any) -> tuple[k8s.V1Pod | None, str | None]:
     return override, template or None
 
 
-def _read_template(template: str | None) -> k8s.V1Pod:
-    if template is None:
-        return k8s.V1Pod(spec=k8s.V1PodSpec(containers=[k8s.V1Container(name=BASE_CONTAINER)]))
-    pod = PodGenerator.deserialize_model_file(template)
-    if not isinstance(pod, k8s.V1Pod) or not pod.spec or not pod.spec.containers:
-        raise ConfigurationError(f"pod_template_file {template} describes no pod with a container")
-    if any(container.name == BASE_CONTAINER for container in pod.spec.containers[1:]):
-        raise ConfigurationError(
-            f"pod_template_file {template}: the container {BASE_CONTAINER!r} must be the first"
-        )
-    return pod
-
-
-def _version_of(template: str | None) -> tuple[int, int]:
-    if template is None:
-        return (0, 0)
-    try:
-        stat = Path(template).stat()
-    except OSError as exc:
-        raise ConfigurationError(f"pod_template_file {template} cannot be read: {exc.strerror}") from exc
-    return (stat.st_mtime_ns, stat.st_size)
-
-
 def _base_container(pod: Mapping[str, Any]) -> dict[str, Any]:
     container: dict[str, Any] = pod["spec"]["containers"][0]
     return container
 
 
-def _require_base_container(pod: Mapping[str, Any], what: str) -> None:
+def _require_usable(pod: Mapping[str, Any], size: int, what: str) -> None:
+    if size > POD_LIMIT:
+        raise PermanentError(f"{what}: the pod has {size} bytes; clusters store at most {POD_LIMIT}")
     spec = pod.get("spec")
     containers = spec.get("containers") if isinstance(spec, dict) else None
     if not containers or containers[0].get("name") != BASE_CONTAINER:
         raise PermanentError(f"{what}: the first container must be named {BASE_CONTAINER!r}")
 
 
+def _set_uid_variable(container: dict[str, Any]) -> None:
+    """Let the pod know its uid: without it, nobody could tell that its ending is the claimant's."""
+    variables = [one for one in container.get("env") or () if one.get("name") != POD_UID_VARIABLE]
+    uid = {"name": POD_UID_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    container["env"] = [*variables, uid]
+
+
 def _set_workload(pod: dict[str, Any], payload: str, secret_name: str | None) -> None:
     """Give the base container its workload, in the arguments or mounted from a Secret."""
     container = _base_container(pod)
     if secret_name is None:
-        container["args"] = [*COMMAND, "--json-string", payload]
+        # In arguments, Kubernetes reads $(NAME) as a variable and $$ as a dollar.
+        container["args"] = [*COMMAND, "--json-string", payload.replace("$", "$$")]
         return
     container["args"] = [*COMMAND, "--json-path", f"{WORKLOAD_DIRECTORY}/{WORKLOAD_FILE}"]
     container["volumeMounts"] = [
@@ -293,13 +275,8 @@ def _mutated(pod: dict[str, Any]) -> dict[str, Any]:
         model = PodGenerator.deserialize_model_dict(pod)
         get_policy_plugin_manager().hook.pod_mutation_hook(pod=model)
         mutated: dict[str, Any] = PodGenerator.serialize_pod(model)
-        json.dumps(mutated)
+        size = len(json.dumps(mutated))
     except Exception as exc:
-        raise PermanentError(f"pod_mutation_hook failed: {_one_line(exc)}") from exc
-    _require_base_container(mutated, "pod_mutation_hook")
+        raise PermanentError(f"pod_mutation_hook failed: {one_line(exc)}") from exc
+    _require_usable(mutated, size, "pod_mutation_hook")
     return mutated
-
-
-def _one_line(exc: BaseException) -> str:
-    text = " ".join(str(exc).split())
-    return f"{type(exc).__name__}: {text}"[:_REASON_LIMIT] if text else type(exc).__name__

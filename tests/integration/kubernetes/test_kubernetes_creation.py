@@ -239,7 +239,7 @@ def test_a_server_that_never_answers_holds_nobody_up(field, tmp_path):
             lambda: backend.watch([artefact]),
             lambda: backend.revoke([artefact]),
             lambda: backend.remove([artefact]),
-            lambda: backend.get_log("ns/pod"),
+            lambda: backend.open_log("ns/pod"),
             backend.stop,
         ):
             started = time.monotonic()

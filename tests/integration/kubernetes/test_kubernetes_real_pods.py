@@ -41,6 +41,11 @@ def run(field):
     return run
 
 
+def log_of(backend, artefact):
+    _, streams = backend.open_log(artefact.external_id)
+    return [line for lines in streams for line in lines]
+
+
 def ending(backend):
     (told,) = eventually(backend.observe, "the ending", seconds=60)
     return told
@@ -49,9 +54,7 @@ def ending(backend):
 def test_a_pod_knows_its_uid_and_its_log_is_read(run):
     backend, artefact, pod = run(f'echo "uid=${POD_UID_VARIABLE} é"; echo last; exit 0')
     assert ending(backend).ok
-    messages, (text,) = backend.get_log(artefact.external_id)
-    assert text == f"uid={pod.metadata.uid} é\nlast\n"
-    assert artefact.external_id in messages[0]
+    assert log_of(backend, artefact) == [f"uid={pod.metadata.uid} é", "last"]
 
 
 def test_a_failure_is_told_with_its_exit_code_and_its_pod(run):
@@ -65,12 +68,12 @@ def test_a_failure_is_told_with_its_exit_code_and_its_pod(run):
 def test_the_workload_is_there_by_secret(run):
     backend, artefact, _ = run("cat /airflow-workload/*", workload_delivery=WorkloadDelivery.SECRET)
     assert ending(backend).ok
-    assert backend.get_log(artefact.external_id)[1] == [f'{{"token": "jwt-of-{artefact.token}"}}']
+    assert log_of(backend, artefact) == [f'{{"token": "jwt-of-{artefact.token}"}}']
 
 
 def test_a_pod_that_is_revoked_while_it_runs_ends(run, field):
     backend, artefact, pod = run("trap 'exit 0' TERM; echo up; while :; do sleep 0.2; done")
-    eventually(lambda: backend.get_log(artefact.external_id)[1] == ["up\n"], "it runs", seconds=60)
+    eventually(lambda: log_of(backend, artefact) == ["up"], "it runs", seconds=60)
     assert backend.observe() == []
     backend.revoke([artefact])
     told = ending(backend)

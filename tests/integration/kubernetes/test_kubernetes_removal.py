@@ -193,18 +193,3 @@ def test_the_secret_ends_with_its_pod(field):
     end(field, backend, artefact, 0)
     backend.remove([artefact])
     eventually(lambda: secrets(field) == [], "the garbage collector has taken it", seconds=60)
-
-
-def test_the_log_of_a_pod_that_is_not_there_is_told_in_words(field):
-    backend = field.backend(job=None)
-    messages, lines = backend.get_log(f"{field.namespace}/no-such-pod")
-    assert lines == []
-    assert 'pods "no-such-pod" not found' in messages[0]
-    assert backend.get_log("nonsense")[1] == []
-
-
-def test_a_pod_that_has_not_started_has_no_log_yet(field):
-    artefact = send(field.backend())
-    messages, lines = field.backend(job=None).get_log(artefact.external_id)
-    assert lines == []
-    assert messages == [f"Pod {artefact.external_id} has not written a log yet"]

@@ -23,6 +23,7 @@ from urllib3.exceptions import (
 from dispatcher.backends.kubernetes.errors import (
     LONGEST_PAUSE,
     AlreadyExistsError,
+    BadRequestError,
     ExpiredError,
     ForbiddenError,
     NoConfigurationError,
@@ -46,7 +47,7 @@ def answer(
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (400, PermanentError),
+        (400, BadRequestError),
         (401, UnauthorizedError),
         (403, ForbiddenError),
         (404, NotFoundError),
@@ -74,6 +75,20 @@ def test_answers(code, expected, body):
     assert type(error) is expected
     assert str(error).startswith(f"the API server answered {code}: ")
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "etcdserver: request is too large",
+        "rpc error: code = ResourceExhausted desc = trying to send message larger than max (9 vs. 8)",
+    ],
+    ids=["database", "way to the database"],
+)
+def test_fault_87_what_is_too_large_for_the_database_stays_so(words):
+    error = classify(answer(500, words))
+    assert isinstance(error, PermanentError)
+    assert words in str(error)
 
 
 def test_already_exists_is_told_from_other_conflicts():

@@ -387,6 +387,7 @@ def test_fault_86_the_hook_cannot_change_what_the_pod_is(template, mutation_hook
     def hook(pod: Any) -> None:
         pod.metadata = k8s.V1ObjectMeta(name="hooked", labels={"kubernetes_executor": "True"})
         pod.spec.restart_policy = "Always"
+        pod.spec.containers[0].env = [k8s.V1EnvVar(name="AIRFLOW_LAUNCH_POD_UID", value="of another")]
 
     mutation_hook(hook)
     submission = make_submission()
@@ -398,6 +399,7 @@ def test_fault_86_the_hook_cannot_change_what_the_pod_is(template, mutation_hook
     assert "kubernetes_executor" not in metadata["labels"]
     assert metadata["annotations"]["airflow-launch-token"] == submission.token
     assert pod.body["spec"]["restartPolicy"] == "Never"
+    assert env_of(pod)["AIRFLOW_LAUNCH_POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
 
 
 def test_fault_86_a_hook_that_raises_fails_its_pod_alone(template, mutation_hook):
