@@ -143,7 +143,7 @@ class PodBuilder:
         size = len(payload.encode())
         if size > SECRET_LIMIT:
             raise PermanentError(
-                f"the workload has {size} bytes; more than {SECRET_LIMIT} cannot be handed to a pod"
+                f"the workload has {size} bytes; a Secret holds at most {SECRET_LIMIT}, so no pod can get it"
             )
         return self._delivery is WorkloadDelivery.SECRET or size > ARGS_LIMIT
 

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
+import threading
 import time
 
+import kubernetes.client as k8s_client
 import pytest
 from kubernetes.client import models as k8s
 
@@ -33,16 +36,6 @@ def test_the_pod_is_what_was_built(field):
     assert pod.metadata.annotations["map_index"] == "0"
     assert pod.spec.restart_policy == "Never"
     assert pod.spec.containers[0].args[-2:] == ["--json-string", submission.payload]
-
-
-def test_odd_ids_are_accepted(field):
-    backend = field.backend()
-    odd = ["x" * 250, "日本語のタスク", "🚀", "...", "a+b:c/d 'e'"]
-    batch = [make_submission(dag_id=one, task_id=one, run_id=one) for one in odd]
-    results = backend.submit(batch)
-    assert all(isinstance(result, Sent) for result in results.values()), results
-    told = {pod.metadata.annotations["dag_id"] for pod in field.kubelet.pods()}
-    assert told == set(odd)
 
 
 def test_higher_priority_goes_first(field):
@@ -112,6 +105,57 @@ def test_fault_85_a_pod_that_the_cluster_finds_invalid_fails_alone(field):
         assert "\n" not in refused.reason
         assert "jwt-of-" not in refused.reason
     assert len(field.kubelet.pods()) == 1
+
+
+def override(metadata=None, **container):
+    containers = [k8s.V1Container(name="base", **container)]
+    return {"pod_override": k8s.V1Pod(metadata=metadata, spec=k8s.V1PodSpec(containers=containers))}
+
+
+def big_variable(size):
+    return override(env=[k8s.V1EnvVar(name="BIG", value="x" * size)])
+
+
+def test_fault_87_what_is_too_large_fails_at_once_and_alone(field):
+    annotations = k8s.V1ObjectMeta(annotations={"note": "x" * 256 * 1024})
+    too_large = {
+        "the workload has 1048577 bytes": make_submission(payload="x" * (1024 * 1024 + 1)),
+        "must have at most 262144 bytes": make_submission(executor_config=override(annotations)),
+        "clusters store at most 1572864": make_submission(executor_config=big_variable(1_600_000)),
+        # A little below what is known, a little above what the database takes.
+        "request is too large": make_submission(executor_config=big_variable(1_571_800)),
+    }
+    good = make_submission()
+    results = field.backend().submit([*too_large.values(), good])
+    assert isinstance(results[good.token], Sent)
+    for said, submission in too_large.items():
+        refused = results[submission.token]
+        assert isinstance(refused, Rejected), refused
+        assert said in refused.reason
+    assert len(field.kubelet.pods()) == 1
+
+
+def test_fault_96_an_override_may_carry_the_clients_configuration(field):
+    """Objects made in a cluster refer to a configuration that cannot be pickled."""
+    config = override(image="own:1")
+    configuration = k8s_client.Configuration()
+    configuration.refresh_api_key_hook = lambda _: None
+    unusable = k8s_client.Configuration()
+    unusable.lock = threading.Lock()
+    for one, shared in ((config, configuration), (bad := override(image="own:1"), unusable)):
+        pod = one["pod_override"]
+        for model in (pod, pod.spec, pod.spec.containers[0]):
+            model.local_vars_configuration = shared
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(config)
+    fine, failing = make_submission(executor_config=config), make_submission(executor_config=bad)
+    results = field.backend().submit([failing, fine])
+    assert isinstance(results[fine.token], Sent)
+    (pod,) = field.kubelet.pods(fine.token)
+    assert pod.spec.containers[0].image == "own:1"
+    refused = results[failing.token]
+    assert isinstance(refused, Rejected)
+    assert refused.reason.startswith("executor_config: pod_override cannot be used: TypeError")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import pytest
 from kubernetes.client import models as k8s
 
 from dispatcher.backends.base import Artefact, Sent
+from dispatcher.backends.kubernetes.pods import ARGS_LIMIT
 from dispatcher.domain.pod_claimant import POD_UID_VARIABLE, claimants_of_pod
 from dispatcher.settings import WorkloadDelivery
 from tests.support.backend_harness import eventually, make_submission
@@ -24,7 +26,7 @@ pytestmark = [
 def run(field):
     """Return a function that runs a shell script in a pod, and returns backend, artefact and pod."""
 
-    def run(script: str, **settings):
+    def run(script: str, payload: str | None = None, **settings):
         backend = field.backend(
             conf={"pod_template_file": os.environ[POD_TEMPLATE_VARIABLE], "delete_worker_pods": "False"},
             settings=settings,
@@ -32,7 +34,8 @@ def run(field):
         # What follows the script are its own arguments.
         container = k8s.V1Container(name="base", command=["sh", "-c", script])
         override = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[container]))
-        submission = make_submission(executor_config={"pod_override": override})
+        changes = {} if payload is None else {"payload": payload}
+        submission = make_submission(executor_config={"pod_override": override}, **changes)
         sent = backend.submit([submission])[submission.token]
         assert isinstance(sent, Sent), sent
         (pod,) = field.kubelet.pods(submission.token)
@@ -69,6 +72,19 @@ def test_the_workload_is_there_by_secret(run):
     backend, artefact, _ = run("cat /airflow-workload/*", workload_delivery=WorkloadDelivery.SECRET)
     assert ending(backend).ok
     assert log_of(backend, artefact) == [f'{{"token": "jwt-of-{artefact.token}"}}']
+
+
+@pytest.mark.parametrize(
+    ("size", "script"),
+    [(ARGS_LIMIT, 'printf %s "$4" | sha256sum'), (200 * 1024, "sha256sum < /airflow-workload/workload.json")],
+    ids=["arguments", "secret"],
+)
+def test_fault_87_a_large_workload_arrives_as_it_is(size, script, run):
+    payload = '{"odd": "$(HOME) $$(HOME) $$ $x \\\\ é", "filling": "'
+    payload += "x" * (size - len(payload.encode()))
+    backend, artefact, _ = run(script, payload)
+    assert ending(backend).ok
+    assert log_of(backend, artefact) == [f"{hashlib.sha256(payload.encode()).hexdigest()}  -"]
 
 
 def test_a_pod_that_is_revoked_while_it_runs_ends(run, field):
