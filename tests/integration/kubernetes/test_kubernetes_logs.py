@@ -131,6 +131,19 @@ def test_what_does_not_belong_to_this_try_is_not_shown(executor_for, field, db_s
     assert "not recorded yet" in message
 
 
+def test_the_settings_of_the_launchs_team_count(executor_for, field, db_session, monkeypatch):
+    """Airflow asks its default executor, which is of no team."""
+    pod = send(field.backend())
+    launch = add_launch(db_session, backend=BackendName.KUBERNETES, external_id=pod, team_name="blue")
+    db_session.commit()
+    executor = executor_for()
+    ti = SimpleNamespace(external_executor_id=launch.token)
+    monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", "/no/such/file")
+    monkeypatch.setenv("AIRFLOW__BLUE___KUBERNETES_EXECUTOR__IN_CLUSTER", "False")
+    monkeypatch.setenv("AIRFLOW__BLUE___KUBERNETES_EXECUTOR__CONFIG_FILE", field.kubeconfig)
+    assert "has not written a log yet" in executor.get_task_log(ti, 1)[0][0]
+
+
 @pytest.mark.needs("node")
 @pytest.mark.skipif(POD_TEMPLATE_VARIABLE not in os.environ, reason=f"{POD_TEMPLATE_VARIABLE} is not set")
 def test_fault_8_the_log_page_shows_a_running_pod_whatever_name_the_executor_has(
