@@ -12,13 +12,20 @@ The contract, held for every implementation by ``tests/contract/test_backends.py
   claim can win. Its answers are in the result, one for each token; it raises nothing.
 * ``observe`` tells each ending at least once after it happened, for artefacts sent or watched by this
   object, until ``remove`` was called for the token. It never concludes anything from a missing result.
+* Where several artefacts carry one token, each of their endings is told, and is marked as outlived as long as
+  another of them has not ended. ``revoke`` and ``remove`` take all of them away, and no other token's.
 * ``revoke`` and ``remove`` are idempotent; an artefact that is not there is no error.
+* ``strays`` names, as long as they are there, artefacts of this deployment and team that this object neither
+  tells of nor was asked to take away: another scheduler's, and what a dead one left. It takes nothing away
+  itself: whether anybody waits for them only the ledger knows. A backend whose artefacts do not outlast their
+  use (stored results expire) names none.
 * No method blocks the scheduler loop for longer than the backend's operation time-out, in all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -120,6 +127,7 @@ class Observation:
         so that another artefact of the same subject may fare better (rule 6)
     :param given_up: it has not ended: it does not start, and is not waited for any longer. It may start all
         the same, so this says nothing once its launch is claimed
+    :param outlived: another artefact of the same token has not ended
     """
 
     token: str
@@ -130,6 +138,29 @@ class Observation:
     gone: bool = False
     by_infrastructure: bool = False
     given_up: bool = False
+    outlived: bool = False
+
+
+class Progress(StrEnum):
+    """How far an artefact has come."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """An artefact that is there although this backend was not asked to tell of it.
+
+    :param artefact: which one
+    :param progress: how far it has come
+    :param sender: job id of the scheduler that made it, if the artefact says so
+    """
+
+    artefact: Artefact
+    progress: Progress
+    sender: str | None = None
 
 
 class Backend(Protocol):
@@ -174,6 +205,11 @@ class Backend(Protocol):
 
     def remove(self, artefacts: Collection[Artefact]) -> None:
         """Take away what ended artefacts left (pods, Secrets, stored results), as the settings say."""
+
+    def strays(self) -> Sequence[Stray]:
+        """Return artefacts that nobody waits for here; begins to look for them if need be, and waits for
+        no answer.
+        """
 
     def stop(self) -> None:
         """End every thread and connection of this object."""

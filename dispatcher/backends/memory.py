@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dispatcher.backends.base import Artefact, Observation, Sent, Submission, SubmitResult
+from dispatcher.backends.base import Artefact, Observation, Sent, Stray, Submission, SubmitResult
 from dispatcher.domain.lifecycle import BackendName
 
 if TYPE_CHECKING:
@@ -25,9 +25,11 @@ class MemoryBackend:
         self.sends: list[str] = []
         self.watched: set[str] = set()
         self.revoked: set[str] = set()
+        self.removals: list[str] = []
         self.answers: dict[str, SubmitResult] = {}
         self.missing: str | None = None
         self.waiting: dict[str, str] = {}
+        self.left_behind: dict[str, Stray] = {}
         self._endings: dict[str, Observation] = {}
 
     @property
@@ -80,8 +82,14 @@ class MemoryBackend:
         """Forget artefacts."""
         for artefact in artefacts:
             self.artefacts.pop(artefact.token, None)
+            self.removals.append(artefact.token)
+            self.left_behind.pop(artefact.token, None)
             self.watched.discard(artefact.token)
             self._endings.pop(artefact.token, None)
+
+    def strays(self) -> Sequence[Stray]:
+        """Return what the test left behind."""
+        return list(self.left_behind.values())
 
     def stop(self) -> None:
         """Nothing to end."""

@@ -18,6 +18,7 @@ from dispatcher.compat import task_key
 from dispatcher.dispatch.connection_tests import ConnectionTests
 from dispatcher.dispatch.flights import Flight, FlightTable, artefact_of
 from dispatcher.dispatch.heartbeat import Heartbeat
+from dispatcher.dispatch.housekeeping import Housekeeper
 from dispatcher.dispatch.issue import Issuer
 from dispatcher.dispatch.observe import Ended, Observed, Observer, Unstarted
 from dispatcher.dispatch.relaunch import Relauncher
@@ -121,6 +122,9 @@ class Dispatcher:
             owner=owner, observer=self._observer, limits=relaunches, session=session, utcnow=utcnow
         )
         self._sweeper = Sweeper(owner=owner, team=team, clock=clock)
+        self._housekeeper = Housekeeper(
+            owner=owner, team=team, backends=backends, session=session, clock=clock
+        )
         self._next_sweep = 0.0
         self._next_orphans = 0.0
         self._connection_tests = ConnectionTests(backends, router, signer, team)
@@ -199,6 +203,7 @@ class Dispatcher:
         stray = done | {token for token in facts.observed.stray if token not in self._reports}
         # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
         self._remove(self._settle(), stray, observed)
+        self._housekeeper.keep()
         return step
 
     def _facts(self, session: Session, observed: Mapping[BackendName, list[Observation]]) -> _Facts:
@@ -385,6 +390,7 @@ class Dispatcher:
     def adopt_soon(self) -> None:
         """Let the next heartbeat take up what was taken over, and look for what else dead schedulers left."""
         self._next_sweep = self._next_orphans = 0.0
+        self._housekeeper.soon()
 
     def stop(self) -> None:
         """End the backends' threads and connections; launches stay for the next scheduler."""

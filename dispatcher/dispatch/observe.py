@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -89,7 +89,9 @@ class Observer:
         :param observations: endings, by artefact
         :param now: the present
         """
-        seen = {observation.token: observation for observation in observations}
+        seen: dict[str, list[Observation]] = {}
+        for observation in observations:
+            seen.setdefault(observation.token, []).append(observation)
         launches = store.by_tokens(connection, seen)
         found = subjects.subjects_of(connection, list(launches.values()), self.own)
         observed = Observed([], [], set(seen) - set(launches))
@@ -99,7 +101,10 @@ class Observer:
             if not launch.open:
                 observed.stray.add(token)
                 continue
-            one = self._end_one(connection, launch, found.get(token), seen[token], now)
+            decisive = decisive_of(launch, seen[token])
+            if decisive is None:
+                continue
+            one = self._end_one(connection, launch, found.get(token), decisive, now)
             if isinstance(one, Ended):
                 observed.ended.append(one)
             elif one is not None:
@@ -215,6 +220,22 @@ def ending_from(launch: Launch, observation: Observation) -> Ending:
         not observation.ok or launch.claimant == observation.claimant
     )
     return Ending(ok=observation.ok, proven=proven, reason=reason)
+
+
+def decisive_of(launch: Launch, observations: Sequence[Observation]) -> Observation | None:
+    """Return the one of several artefacts of a launch whose end counts; None while that is open.
+
+    The claimant's own, if it has ended. Before the claim, any other of them may still win it.
+
+    :param launch: its ledger row
+    :param observations: the endings of its artefacts, at least one
+    """
+    for observation in observations:
+        if _held_the_claim(launch, observation):
+            return observation
+    if launch.unclaimed and any(observation.outlived for observation in observations):
+        return None
+    return observations[0]
 
 
 def lost_the_claim(launch: Launch, observation: Observation) -> bool:

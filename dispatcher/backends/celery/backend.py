@@ -8,7 +8,15 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.backends.base import Artefact, Observation, Postponed, Sent, Submission, SubmitResult
+from dispatcher.backends.base import (
+    Artefact,
+    Observation,
+    Postponed,
+    Sent,
+    Stray,
+    Submission,
+    SubmitResult,
+)
 from dispatcher.backends.celery.app import create_app, describe, operation_timeout
 from dispatcher.backends.celery.batch import Batch
 from dispatcher.backends.celery.chores import Chore, Outage
@@ -204,6 +212,10 @@ class CeleryBackend:
         self._watched -= tokens
         self._forget.add(tokens)
         self._forget.push(self._timeout)
+
+    def strays(self) -> Sequence[Stray]:
+        """Return nothing: messages are consumed, and stored results expire."""
+        return ()
 
     def stop(self) -> None:
         """End both threads and close their connections."""

@@ -105,7 +105,7 @@ def open_access(
             callback_template=settings.callback_pod_template_file,
         ),
         creator=PodCreator(cluster, table, options.delete_options),
-        remover=PodRemover(cluster, options, settings.deployment),
+        remover=PodRemover(cluster, options, owner),
     )
 
 

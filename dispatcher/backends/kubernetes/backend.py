@@ -15,7 +15,15 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.backends.base import Artefact, Observation, Postponed, Rejected, Submission, SubmitResult
+from dispatcher.backends.base import (
+    Artefact,
+    Observation,
+    Postponed,
+    Rejected,
+    Stray,
+    Submission,
+    SubmitResult,
+)
 from dispatcher.backends.kubernetes.identity import Owner, PodIdentity, selector
 from dispatcher.backends.kubernetes.jobs import Jobs
 from dispatcher.backends.kubernetes.options import ClusterOptions, WatchTimes, load_options
@@ -79,7 +87,7 @@ class KubernetesBackend:
         self._access: ClusterAccess | None = None
         self._access_lock = threading.Lock()
         self._watchers: list[PodWatcher] = []
-        self._removals: dict[tuple[str, bool], Removal] = {}
+        self._removals: set[Removal] = set()
         self._needed = False
         self._next_housekeeping = 0.0
 
@@ -185,17 +193,15 @@ class KubernetesBackend:
 
         :param token: the launch token
         """
-        known = self._table.find(token)
-        if known is None or known.waiting is None or known.ending is not None:
-            return None
-        return known.waiting.why
+        waiting = (pod.waiting for pod in self._table.find(token) if pod.ending is None)
+        return next((one.why for one in waiting if one is not None), None)
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Stop artefacts by deleting their pods, with the grace that pod and settings give them.
 
         :param artefacts: what to stop
         """
-        self._take_away([plan_stop(artefact, self._table) for artefact in artefacts])
+        self._take_away([one for artefact in artefacts for one in plan_stop(artefact, self._table)])
 
     def remove(self, artefacts: Collection[Artefact]) -> None:
         """Delete the pods of ended artefacts and their Secrets, or mark them as done where they are kept.
@@ -209,7 +215,9 @@ class KubernetesBackend:
         except ConfigurationError:
             removals = []
         else:
-            removals = [plan_removal(artefact, self._table, options) for artefact in artefacts]
+            removals = [
+                one for artefact in artefacts for one in plan_removal(artefact, self._table, options)
+            ]
         for artefact in artefacts:
             self._table.forget(artefact.token)
         self._take_away(removals)
@@ -219,7 +227,10 @@ class KubernetesBackend:
         if not removals:
             return
         self._needed = True
-        self._removals.update({(removal.token, removal.keep): removal for removal in removals})
+        self._removals.update(removals)
+        for removal in removals:
+            if removal.external_id is not None:
+                self._table.leaves(removal.external_id)
         try:
             access = self._open()
         except DispatcherError as exc:
@@ -229,8 +240,7 @@ class KubernetesBackend:
         self._jobs.wait(started, self._operation_seconds)
 
     def _start_removal(self, access: ClusterAccess, removal: Removal) -> Future[None]:
-        key = ("remove", removal.token, removal.keep)
-        return self._jobs.start(key, partial(self._finish_removal, access, removal))
+        return self._jobs.start(removal, partial(self._finish_removal, access, removal))
 
     def _finish_removal(self, access: ClusterAccess, removal: Removal) -> None:
         try:
@@ -240,7 +250,13 @@ class KubernetesBackend:
         except BackendError as exc:
             log.debug("The pod of %s is not removed yet: %s", removal.token, exc)
             return
-        self._removals.pop((removal.token, removal.keep), None)
+        self._removals.discard(removal)
+
+    def strays(self) -> Sequence[Stray]:
+        """Return the pods that nobody waits for here, from what the watchers show; no list is asked for."""
+        self._needed = True
+        self._keep_house()
+        return self._table.strays()
 
     def open_log(self, external_id: str) -> Log:
         """Return the last lines that a pod wrote, to be read as they come.
@@ -310,7 +326,7 @@ class KubernetesBackend:
 
         if self._watchers:
             return
-        chosen = selector(self._settings.deployment)
+        chosen = selector(self._owner)
         self._watchers = [
             PodWatcher(access.cluster, scope, chosen, self._table, self._watch_times)
             for scope in access.options.scopes
@@ -330,7 +346,7 @@ class KubernetesBackend:
             return
         self._watch_scopes(access)
         self._jobs.start("sweep", partial(self._sweep, access))
-        for removal in list(self._removals.values()):
+        for removal in list(self._removals):
             self._start_removal(access, removal)
 
     def _sweep(self, access: ClusterAccess) -> None:

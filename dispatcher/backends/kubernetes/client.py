@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from dispatcher.backends.kubernetes.options import ClusterOptions, Scope
 
-PAGE_SIZE = 500
+PAGE_SIZE = 200
 """Pods in one page of a list."""
 
 
@@ -115,20 +115,21 @@ class Cluster:
         except NotFoundError:
             return
 
-    def list_pods(self, scope: Scope, selector: str) -> tuple[list[dict[str, Any]], str]:
-        """Return all pods of a scope that a label selector selects, and the version to watch from.
+    def pod_pages(self, scope: Scope, selector: str) -> Iterator[tuple[list[dict[str, Any]], str]]:
+        """Yield all pods of a scope that a label selector selects, page by page, and the version to watch from.
+
+        A page is gone when the next one is asked for, so that a large namespace costs no more than one page.
 
         :raises ExpiredError: the list took too long; begin anew
         """
-        pods: list[dict[str, Any]] = []
         following: str | None = None
         while True:
             page = self._list_page(scope, selector, PAGE_SIZE, following)
-            pods += page.get("items") or ()
             metadata = page["metadata"]
             following = metadata.get("continue") or None
+            yield page.pop("items", None) or [], metadata["resourceVersion"]
             if following is None:
-                return pods, metadata["resourceVersion"]
+                return
 
     def probe(self, scope: Scope) -> None:
         """Ask for one pod of a scope: whether the API server answers, knows us and lets us list."""

@@ -31,6 +31,7 @@ DONE = "airflow-launch-done"
 STOCK_EXECUTOR = "kubernetes_executor"
 """Label by which the stock KubernetesExecutor adopts pods; ours never carry it."""
 
+_WORKER_PREFIX = "hybrid-"
 _NAME_LENGTH = 63
 _SLUG_LENGTH = 26
 _KINDS: Mapping[Any, WorkloadKind] = {kind.value: kind for kind in WorkloadKind}
@@ -109,7 +110,7 @@ def make_labels(submission: Submission, owner: Owner) -> dict[str, str]:
 
     values = {
         DEPLOYMENT: owner.deployment,
-        WORKER: f"hybrid-{owner.scheduler_job_id}",
+        WORKER: f"{_WORKER_PREFIX}{owner.scheduler_job_id}",
         **_identity(submission),
         "airflow_version": airflow_version.replace("+", "-"),
     }
@@ -147,21 +148,31 @@ def label_value(value: str) -> str:
     return make_safe_label_value(value).strip("-_.")
 
 
-def selector(deployment: str) -> str:
-    """Return the selector of all pods of a deployment that are not done with.
+def selector(owner: Owner) -> str:
+    """Return the selector of all pods of a deployment and team that are not done with.
 
-    :param deployment: ``[dispatcher] deployment``
+    :param owner: whose pods; every scheduler of its deployment sees the same ones
     """
-    return f"{EXECUTOR}={EXECUTOR_VALUE},{DEPLOYMENT}={label_value(deployment)},!{DONE}"
+    team = f"{TEAM}={label_value(owner.team_name)}" if owner.team_name else f"!{TEAM}"
+    return f"{EXECUTOR}={EXECUTOR_VALUE},{DEPLOYMENT}={label_value(owner.deployment)},{team},!{DONE}"
 
 
-def selector_of_launch(deployment: str, token: str) -> str:
+def selector_of_launch(owner: Owner, token: str) -> str:
     """Return the selector of the pods of one launch.
 
-    :param deployment: ``[dispatcher] deployment``
+    :param owner: whose pods
     :param token: the launch token
     """
-    return f"{selector(deployment)},{LAUNCH_TOKEN}={label_value(token)}"
+    return f"{selector(owner)},{LAUNCH_TOKEN}={label_value(token)}"
+
+
+def read_sender(pod: Mapping[str, Any]) -> str | None:
+    """Return the job id of the scheduler that made a pod, as its label says.
+
+    :param pod: a pod as the API server tells it
+    """
+    label = str(((pod.get("metadata") or {}).get("labels") or {}).get(WORKER) or "")
+    return label.removeprefix(_WORKER_PREFIX) or None if label.startswith(_WORKER_PREFIX) else None
 
 
 def read_identity(pod: Mapping[str, Any]) -> PodIdentity | None:

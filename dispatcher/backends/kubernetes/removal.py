@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dispatcher.backends.kubernetes.identity import (
@@ -16,6 +16,7 @@ from dispatcher.backends.kubernetes.identity import (
 if TYPE_CHECKING:
     from dispatcher.backends.base import Artefact
     from dispatcher.backends.kubernetes.client import Cluster
+    from dispatcher.backends.kubernetes.identity import Owner
     from dispatcher.backends.kubernetes.options import ClusterOptions
     from dispatcher.backends.kubernetes.table import PodTable
 
@@ -41,16 +42,19 @@ class PodRemover:
 
     :param cluster: where
     :param options: which pods are deleted, and how
-    :param deployment: ``[dispatcher] deployment``
+    :param owner: whose pods they are
     """
 
-    def __init__(self, cluster: Cluster, options: ClusterOptions, deployment: str) -> None:
+    def __init__(self, cluster: Cluster, options: ClusterOptions, owner: Owner) -> None:
         self._cluster = cluster
         self._options = options
-        self._deployment = deployment
+        self._owner = owner
 
     def remove(self, removal: Removal) -> None:
-        """Take a pod away; one that is not there is no error.
+        """Take a pod away, and the Secret with its workload; what is not there is no error.
+
+        The Secret belongs to the pod and would end with it, but not before the cluster's garbage collector
+        comes round, and not with a pod that is kept.
 
         :raises BackendError: it is not certain that it was done
         """
@@ -59,44 +63,53 @@ class PodRemover:
             namespace, name = split_external_id(place)
             if not removal.keep:
                 self._cluster.delete_pod(namespace, name, self._options.delete_options)
-                continue
             if removal.secret:
                 self._cluster.delete_secret(namespace, name)
-            self._cluster.label_pod(namespace, name, {DONE: "True"})
+            if removal.keep:
+                # Last: nobody looks at the pod again after this.
+                self._cluster.label_pod(namespace, name, {DONE: "True"})
 
     def _find(self, token: str) -> list[str]:
-        selector = selector_of_launch(self._deployment, token)
+        selector = selector_of_launch(self._owner, token)
         return [
             identity.external_id
             for scope in self._options.scopes
-            for pod in self._cluster.list_pods(scope, selector)[0]
+            for pods, _version in self._cluster.pod_pages(scope, selector)
+            for pod in pods
             if (identity := read_identity(pod)) is not None and identity.token == token
         ]
 
 
-def plan_stop(artefact: Artefact, table: PodTable) -> Removal:
+def plan_stop(artefact: Artefact, table: PodTable) -> list[Removal]:
     """Return what it takes to stop an artefact.
 
     :param artefact: what is to be stopped
-    :param table: knows where it is, if the ledger does not
+    :param table: knows its pods
     """
-    known = table.find(artefact.token)
-    where = known.identity.external_id if known is not None else None
-    return Removal(artefact.token, artefact.external_id or where)
+    secrets = {pod.identity.external_id: pod.secret for pod in table.find(artefact.token)}
+    if artefact.external_id is not None:
+        secrets.setdefault(artefact.external_id, False)
+    if not secrets:
+        return [Removal(artefact.token, None)]
+    return [Removal(artefact.token, place, secret=secret) for place, secret in secrets.items()]
 
 
-def plan_removal(artefact: Artefact, table: PodTable, options: ClusterOptions) -> Removal:
+def plan_removal(artefact: Artefact, table: PodTable, options: ClusterOptions) -> list[Removal]:
     """Return what it takes to clear up after an artefact, as the settings say.
 
+    What is being taken away already is left out: one call for each pod is enough.
+
     :param artefact: what has ended
-    :param table: knows how
+    :param table: knows its pods, and how they ended
     :param options: which pods are kept
     """
-    stop = plan_stop(artefact, table)
-    known = table.find(artefact.token)
-    ending = known.ending if known is not None else None
-    failed = ending is not None and not ending.ok
-    keep = not options.delete_pods or (failed and not options.delete_failed_pods)
-    return Removal(
-        stop.token, stop.external_id, keep=keep, secret=known.secret if known is not None else False
-    )
+    pods = {pod.identity.external_id: pod for pod in table.find(artefact.token)}
+    planned = []
+    for removal in plan_stop(artefact, table):
+        pod = pods.get(removal.external_id or "")
+        if pod is not None and pod.leaving:
+            continue
+        failed = pod is not None and pod.ending is not None and not pod.ending.ok
+        keep = not options.delete_pods or (failed and not options.delete_failed_pods)
+        planned.append(replace(removal, keep=keep))
+    return planned

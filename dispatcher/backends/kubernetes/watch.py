@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from dispatcher.backends.kubernetes.endings import classify_pod
 from dispatcher.backends.kubernetes.errors import ExpiredError, classify
-from dispatcher.backends.kubernetes.identity import read_identity
+from dispatcher.backends.kubernetes.identity import read_identity, read_sender
 from dispatcher.backends.kubernetes.pods import WORKLOAD_VOLUME
 from dispatcher.backends.kubernetes.waiting import read_waiting
 from dispatcher.domain.errors import BackendError, RetryableError
@@ -95,9 +95,11 @@ class PodWatcher(threading.Thread):
 
     def _list(self) -> str:
         before = self._table.existing(self._scope)
-        pods, version = self._cluster.list_pods(self._scope, self._selector)
-        tokens = {token for pod in pods if (token := self._take(pod, deleted=False))}
-        self._table.listed(self._scope, before, tokens)
+        places: set[str] = set()
+        version = ""
+        for pods, version in self._cluster.pod_pages(self._scope, self._selector):
+            places.update(place for pod in pods if (place := self._take(pod, deleted=False)))
+        self._table.listed(self._scope, before, places)
         self._listed_at = time.monotonic()
         self._recovered()
         return version
@@ -156,9 +158,14 @@ class PodWatcher(threading.Thread):
             return None
         ending = classify_pod(pod, deleted=deleted)
         self._table.seen(
-            identity, ending, deleted=deleted, secret=_has_secret(pod), waiting=read_waiting(pod)
+            identity,
+            ending,
+            deleted=deleted,
+            secret=_has_secret(pod),
+            waiting=read_waiting(pod),
+            sender=read_sender(pod),
         )
-        return identity.token
+        return identity.external_id
 
     def _warn_of(self, pod: Mapping[str, Any]) -> None:
         metadata = pod.get("metadata") or {}

@@ -88,8 +88,8 @@ def test_labels_that_somebody_takes_away_make_no_pod_vanish(field):
 
 
 def _looked_for(backend, artefact):
-    known = backend._table.find(artefact.token)
-    return "exists" if known is not None and known.confirmed and known.exists else None
+    (known,) = backend._table.find(artefact.token)
+    return "exists" if known.confirmed and known.exists else None
 
 
 def test_pods_of_several_namespaces(field):

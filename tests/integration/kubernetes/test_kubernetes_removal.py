@@ -112,7 +112,7 @@ def test_a_removal_without_the_right_is_not_tried_for_ever(field, caplog):
     proxy.on("DELETE", "/pods/", fault_proxy.answer(403, "forbidden"), times=None)
     backend.revoke([artefact])
     assert "stays: the API server answered 403: forbidden" in caplog.text
-    assert backend._removals == {}
+    assert backend._removals == set()
 
 
 def test_fault_110_the_token_is_in_the_secret_alone(field):

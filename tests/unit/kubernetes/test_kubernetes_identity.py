@@ -142,12 +142,30 @@ def test_two_run_ids_that_differ_in_illegal_characters_have_two_labels():
 
 
 def test_the_selector_leaves_out_other_deployments_and_what_is_done():
-    assert identity.selector("my deployment") == (
+    assert identity.selector(Owner("17", "my deployment")) == (
         f"airflow-executor=hybrid-dispatcher,"
-        f"airflow-deployment={identity.label_value('my deployment')},!airflow-launch-done"
+        f"airflow-deployment={identity.label_value('my deployment')},!airflow-team,!airflow-launch-done"
     )
     token = str(uuid.uuid4())
-    assert identity.selector_of_launch("d", token) == f"{identity.selector('d')},airflow-launch-token={token}"
+    chosen = identity.selector_of_launch(OWNER, token)
+    assert chosen == f"{identity.selector(OWNER)},airflow-launch-token={token}"
+
+
+def test_the_selector_of_a_team_leaves_out_the_others():
+    chosen = identity.selector(Owner("17", "d", "blue"))
+    assert chosen == (
+        "airflow-executor=hybrid-dispatcher,airflow-deployment=d,airflow-team=blue,!airflow-launch-done"
+    )
+
+
+def test_the_sender_is_read_from_its_label():
+    made = pod_with(identity.make_labels(make_submission(), OWNER), {})
+    assert identity.read_sender(made) == "17"
+
+
+@pytest.mark.parametrize("labels", [{}, {"airflow-worker": "17"}, {"airflow-worker": "hybrid-"}])
+def test_a_pod_that_names_no_sender(labels):
+    assert identity.read_sender(pod_with(labels, {})) is None
 
 
 def test_an_external_id_is_taken_apart():

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from dispatcher.backends.base import Artefact, Observation
 from dispatcher.backends.kubernetes.identity import PodIdentity
 from dispatcher.backends.kubernetes.table import PodTable
+from dispatcher.backends.kubernetes.waiting import Waiting
 from dispatcher.domain.workload import WorkloadKind
 
 UNSEEN = PodIdentity("token", WorkloadKind.TASK, "ns", "pod-token", "")
@@ -31,7 +33,8 @@ def send(table: PodTable, identity: PodIdentity = FIRST) -> None:
 
 
 def relist(table: PodTable, *tokens: str) -> None:
-    table.listed("ns", table.existing("ns"), tokens)
+    places = {pod.identity.external_id for token in tokens for pod in table.find(token)}
+    table.listed("ns", table.existing("ns"), places)
 
 
 def test_an_ending_is_told_until_it_is_forgotten(table):
@@ -127,13 +130,13 @@ def test_pods_of_others_are_not_told_until_they_are_taken_up(table):
 def test_pods_of_others_are_forgotten_with_their_deletion(table):
     table.seen(FIRST, SUCCEEDED)
     table.seen(FIRST, SUCCEEDED, deleted=True)
-    assert table.find("token") is None
+    assert table.find("token") == []
 
 
 def test_pods_of_others_are_forgotten_with_the_list_that_lacks_them(table):
     table.seen(FIRST, SUCCEEDED)
     relist(table)
-    assert table.find("token") is None
+    assert table.find("token") == []
 
 
 def test_what_was_taken_up_without_a_place_is_found_when_it_is_seen(table):
@@ -228,6 +231,58 @@ def test_a_secret_is_remembered(table):
     table.attempted(UNSEEN, secret=True)
     table.looked_at(FIRST)
     table.seen(FIRST, None)
-    known = table.find("token")
-    assert known is not None
+    (known,) = table.find("token")
     assert known.secret
+
+
+SIBLING = replace(UNSEEN, name="by-hand", uid="uid-9")
+
+
+def test_two_pods_of_one_token_are_kept_apart(table):
+    send(table)
+    table.seen(FIRST, SUCCEEDED)
+    table.seen(SIBLING, None)
+    (told,) = table.endings()
+    assert (told.ok, told.outlived) == (True, True)
+    table.seen(SIBLING, FAILED)
+    assert sorted(one.ok for one in table.endings()) == [False, True]
+    assert not any(one.outlived for one in table.endings())
+    table.seen(SIBLING, FAILED, deleted=True)
+    table.forget("token")
+    assert [pod.identity for pod in table.find("token")] == [FIRST]
+
+
+def test_what_somebody_waits_for_is_no_stray(table):
+    send(table)
+    table.seen(FIRST, SUCCEEDED)
+    assert table.strays() == []
+
+
+def test_a_stray_says_who_sent_it_and_how_far_it_has_come(table):
+    table.seen(FIRST, None, waiting=Waiting(datetime.now(tz=UTC)), sender="7")
+    table.seen(SIBLING, None)
+    other = replace(UNSEEN, name="third", uid="uid-3")
+    table.seen(other, FAILED)
+    assert [(one.artefact.external_id, one.progress.value, one.sender) for one in table.strays()] == [
+        ("ns/pod-token", "waiting", "7"),
+        ("ns/by-hand", "running", None),
+        ("ns/third", "ended", None),
+    ]
+
+
+def test_what_is_being_taken_away_is_no_stray_but_another_pod_of_its_name_is(table):
+    table.seen(FIRST, SUCCEEDED)
+    table.leaves("ns/pod-token")
+    table.seen(FIRST, SUCCEEDED)
+    assert table.strays() == []
+    table.seen(SECOND, None)
+    (stray,) = table.strays()
+    assert stray.artefact.external_id == "ns/pod-token"
+
+
+def test_what_was_only_read_by_name_is_no_stray_yet(table):
+    send(table)
+    table.forget("token")
+    assert table.strays() == []
+    table.seen(FIRST, None)
+    assert len(table.strays()) == 1
