@@ -207,9 +207,7 @@ class Backend(Protocol):
         """Take away what ended artefacts left (pods, Secrets, stored results), as the settings say."""
 
     def strays(self) -> Sequence[Stray]:
-        """Return artefacts that nobody waits for here; begins to look for them if need be, and waits for
-        no answer.
-        """
+        """Return artefacts that nobody waits for here, as far as known; the first call begins to look."""
 
     def stop(self) -> None:
         """End every thread and connection of this object."""

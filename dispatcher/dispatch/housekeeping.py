@@ -5,7 +5,7 @@ It finds what no ordinary step takes away: pods of launches whose scheduler died
 the removal, second pods of one launch, pods of connection tests, pods of launches that were pruned. The
 backends name them from what they have seen; the ledger says whether they are of use to anybody.
 
-What belongs to a scheduler that runs is left to it. Of what a dead one left, exactly one scheduler takes each.
+What belongs to a scheduler that runs is left to it. Of what a dead one left, one scheduler alone takes each.
 """
 
 from __future__ import annotations
@@ -106,38 +106,31 @@ class Housekeeper:
             return {}
         tokens = {one.artefact.token for some in strays.values() for one in some}
         launches = store.by_tokens(connection, tokens)
-        heirless = {
-            token
-            for token, launch in launches.items()
-            if self._of_this_team(launch) and may_be_inherited(launch, alive)
+        useless = {
+            stray.artefact.token
+            for name, some in strays.items()
+            for stray in some
+            if (launch := launches.get(stray.artefact.token)) is not None
+            and launch.backend is name
+            and launch.team_name == self._team
+            and is_useless(launch, stray)
         }
-        won = leftovers.inherit_settled(connection, heirless, owner=self._owner, alive=alive)
-        return {
-            name: self._sort(name, some, launches, won, alive) for name, some in strays.items() if some
-        }
+        mine = {token for token in useless if launches[token].scheduler_job_id == self._owner}
+        heirless = {token for token in useless if launches[token].scheduler_job_id not in alive}
+        mine |= leftovers.inherit_settled(connection, heirless, owner=self._owner, alive=alive)
+        return {name: self._sort(some, launches, mine, alive) for name, some in strays.items()}
 
     def _sort(
         self,
-        name: BackendName,
         strays: Collection[Stray],
         launches: Mapping[str, Launch],
-        won: Collection[str],
+        mine: Collection[str],
         alive: list[str],
     ) -> Leftovers:
         found = Leftovers()
         for stray in strays:
-            launch = launches.get(stray.artefact.token)
-            if launch is None:
-                useless = self._is_left_by_nobody(stray, alive)
-            else:
-                mine = launch.token in won or launch.scheduler_job_id == self._owner
-                useless = (
-                    mine
-                    and self._of_this_team(launch)
-                    and launch.backend is name
-                    and is_useless(launch, stray)
-                )
-            if useless:
+            token = stray.artefact.token
+            if token in mine or (token not in launches and self._is_left_by_nobody(stray, alive)):
                 kind = found.remove if stray.progress is Progress.ENDED else found.stop
                 kind.append(stray.artefact)
         return found
@@ -154,9 +147,6 @@ class Housekeeper:
         first_seen = self._tests_seen.setdefault(stray.artefact.token, self._clock())
         return self._clock() - first_seen > TEST_PATIENCE
 
-    def _of_this_team(self, launch: Launch) -> bool:
-        return launch.team_name == self._team
-
     def _clear(self, name: BackendName, found: Leftovers) -> None:
         for artefact in (*found.stop, *found.remove):
             self._tests_seen.pop(artefact.token, None)
@@ -165,15 +155,6 @@ class Housekeeper:
             self._backends[name].revoke(found.stop)
         if found.remove:
             self._backends[name].remove(found.remove)
-
-
-def may_be_inherited(launch: Launch, alive: Collection[str]) -> bool:
-    """Whether the one who clears up after a launch is dead, and all else about it is done.
-
-    :param launch: its ledger row
-    :param alive: the schedulers that run
-    """
-    return launch.settled_at is not None and launch.scheduler_job_id not in alive
 
 
 def is_useless(launch: Launch, stray: Stray) -> bool:

@@ -238,6 +238,33 @@ def test_an_ended_artefact_is_taken_away(harness, backend):
     assert ending(backend, submission.token) is None
 
 
+def test_what_another_scheduler_sent_is_a_stray_until_it_is_taken_up_or_away(harness, backend):
+    if not harness.names_strays:
+        pytest.skip("its artefacts do not outlast their use")
+    other = harness.open("2")
+    mine, taken_up, removed, stopped = (make_submission() for _ in range(4))
+    send(backend, mine)
+    artefacts = send(other, taken_up, removed, stopped)
+    harness.end(removed, ok=True)
+    strays = eventually(
+        lambda: found if len(found := backend.strays()) == 3 and "ended" in _progress(found) else None,
+        "the others are seen",
+    )
+    assert sorted(one.artefact.token for one in strays) == sorted(one.token for one in artefacts)
+    assert {one.sender for one in strays} == {"2"}
+    assert sorted(_progress(strays)) == ["ended", "waiting", "waiting"]
+    assert all(one.artefact in artefacts for one in strays)
+    backend.watch([artefacts[0]])
+    backend.remove([artefacts[1]])
+    backend.revoke([artefacts[2]])
+    assert backend.strays() == []
+    assert harness.count(mine.token) == 1
+
+
+def _progress(strays):
+    return [one.progress.value for one in strays]
+
+
 def test_what_is_not_there_is_revoked_and_removed_without_an_error(backend):
     token = str(uuid.uuid4())
     for artefact in (

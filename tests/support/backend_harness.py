@@ -62,11 +62,13 @@ class BackendHarness(ABC):
 
     :cvar at_most_one: sending a token again makes no second artefact
     :cvar sees_vanished: an artefact that was taken away is reported with ``gone``
+    :cvar names_strays: its artefacts can be left behind, and it names them
     :cvar blocking_seconds: no method may take longer
     """
 
     at_most_one = True
     sees_vanished = True
+    names_strays = False
     blocking_seconds = 15.0
 
     def __init__(self, request: pytest.FixtureRequest) -> None:

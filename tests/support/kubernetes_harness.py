@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class KubernetesHarness(BackendHarness):
     """The backend on the API server of ``KUBECONFIG``, in a namespace of the test's own."""
 
+    names_strays = True
     delivery = WorkloadDelivery.ARGS
 
     def __init__(self, request: pytest.FixtureRequest) -> None:

@@ -215,9 +215,7 @@ class KubernetesBackend:
         except ConfigurationError:
             removals = []
         else:
-            removals = [
-                one for artefact in artefacts for one in plan_removal(artefact, self._table, options)
-            ]
+            removals = [one for artefact in artefacts for one in plan_removal(artefact, self._table, options)]
         for artefact in artefacts:
             self._table.forget(artefact.token)
         self._take_away(removals)

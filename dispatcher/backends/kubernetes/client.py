@@ -116,7 +116,7 @@ class Cluster:
             return
 
     def pod_pages(self, scope: Scope, selector: str) -> Iterator[tuple[list[dict[str, Any]], str]]:
-        """Yield all pods of a scope that a label selector selects, page by page, and the version to watch from.
+        """Yield the pods of a scope that a label selector selects, by pages, and the version to watch from.
 
         A page is gone when the next one is asked for, so that a large namespace costs no more than one page.
 

@@ -116,7 +116,7 @@ class PodTable:
                     identity = PodIdentity(artefact.token, artefact.kind, namespace, name, "")
                     self._put(KnownPod(identity, confirmed=True))
 
-    def seen(  # noqa: PLR0913
+    def seen(
         self,
         identity: PodIdentity,
         ending: Observation | None,
@@ -211,9 +211,7 @@ class PodTable:
             for token in self._tracked:
                 pods = self._of(token)
                 outlived = any(pod.alive for pod in pods)
-                for pod in pods:
-                    if pod.ending is not None:
-                        told.append(replace(pod.ending, outlived=True) if outlived else pod.ending)
+                told += [replace(pod.ending, outlived=outlived) for pod in pods if pod.ending is not None]
             return told
 
     def not_started(self) -> list[tuple[PodIdentity, Waiting]]:

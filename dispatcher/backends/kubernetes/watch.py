@@ -97,7 +97,8 @@ class PodWatcher(threading.Thread):
         before = self._table.existing(self._scope)
         places: set[str] = set()
         version = ""
-        for pods, version in self._cluster.pod_pages(self._scope, self._selector):
+        for pods, listed_at in self._cluster.pod_pages(self._scope, self._selector):
+            version = listed_at
             places.update(place for pod in pods if (place := self._take(pod, deleted=False)))
         self._table.listed(self._scope, before, places)
         self._listed_at = time.monotonic()
