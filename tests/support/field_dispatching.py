@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow.jobs.job import Job
 from airflow.utils.session import create_session
+from sqlalchemy import update
 
 from dispatcher.backends.memory import MemoryBackend
 from dispatcher.domain.lifecycle import BackendName
@@ -13,7 +15,7 @@ from dispatcher.executor import HybridExecutor
 from dispatcher.ledger import store
 from tests.support import rows
 from tests.support.backend_harness import eventually
-from tests.support.dispatching import launch_of, loop
+from tests.support.dispatching import claim, launch_of, loop, queue_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,23 +33,24 @@ class FieldExecutor(HybridExecutor):
 
     :param field: the namespace and its kubelet
     :param job_id: of its scheduler
+    :param parallelism: its slots
     :param backend: arguments of ``KubernetesField.backend``
     """
 
-    def __init__(self, field: KubernetesField, job_id: int, backend: Mapping[str, Any]) -> None:
-        super().__init__(parallelism=32)
+    def __init__(
+        self, field: KubernetesField, job_id: int, backend: Mapping[str, Any], parallelism: int = 32
+    ) -> None:
+        super().__init__(parallelism=parallelism)
         self.field = field
         self.job_id = job_id
         self.told: list[tuple[Any, Any, Any]] = []
-        self._backend = backend
+        self.celery = MemoryBackend(BackendName.CELERY)
+        self.pods = field.backend(job=None, **backend)
 
     def _make_backends(self, _settings: Settings) -> Mapping[BackendName, Backend]:
-        return {
-            BackendName.CELERY: MemoryBackend(BackendName.CELERY),
-            BackendName.KUBERNETES: self.field.backend(job=None, **self._backend),
-        }
+        return {BackendName.CELERY: self.celery, BackendName.KUBERNETES: self.pods}
 
-    def drive(self, until: Callable[[], Any], what: str) -> Any:
+    def drive(self, until: Callable[[], Any], what: str, seconds: float = 60) -> Any:
         """Run the scheduler's loop until something is so, and return what that was.
 
         :param until: asked after each turn
@@ -58,7 +61,7 @@ class FieldExecutor(HybridExecutor):
             self.told += [(key, *event) for key, event in loop(self).items()]
             return until()
 
-        return eventually(turn, f"{what}; Airflow was told {self.told}", seconds=60)
+        return eventually(turn, f"{what}; Airflow was told {self.told}", seconds)
 
     def pod_of(self, token: str) -> str:
         """Run the scheduler's loop until a launch has its pod, and return the pod's name."""
@@ -70,15 +73,16 @@ class FieldExecutor(HybridExecutor):
         return [(one.event, one.extra) for one in self._task_event_logs if one.task_id == task_id]
 
 
-def started_executor(field: KubernetesField, **backend: Any) -> FieldExecutor:
+def started_executor(field: KubernetesField, parallelism: int = 32, **backend: Any) -> FieldExecutor:
     """Return a started executor with a scheduler job of its own; the field ends its threads.
 
     :param field: the namespace and its kubelet
+    :param parallelism: its slots
     :param backend: arguments of ``KubernetesField.backend``
     """
     with create_session(scoped=False) as session:
         job_id = rows.make_scheduler_job(session).id
-    executor = FieldExecutor(field, job_id, backend)
+    executor = FieldExecutor(field, job_id, backend, parallelism)
     executor.start()
     return executor
 
@@ -88,6 +92,53 @@ def launches_of(subject_id: str) -> list[Launch]:
     with create_session(scoped=False) as session:
         launches = store.recent(session.connection(), limit=100)
     return [launch for launch in reversed(launches) if launch.subject_id == subject_id]
+
+
+def launch_pod(executor: FieldExecutor, **columns: Any) -> str:
+    """Queue a task and run the scheduler's loop until its pod is there; return the token."""
+    token = queue_task(executor, queue=KUBERNETES_QUEUE, **columns)
+    executor.pod_of(token)
+    return token
+
+
+def start_and_claim(field: KubernetesField, token: str) -> None:
+    """Let the pod of a launch start and win its claim."""
+    (pod,) = field.kubelet.pods(token)
+    field.kubelet.set_status(pod.metadata.name, phase="Running")
+    assert claim(token, f"nonce:{pod.metadata.uid}/1")
+
+
+def launches(*tokens: str) -> list[Launch]:
+    """Read the ledger rows of tokens, in their order."""
+    with create_session(scoped=False) as session:
+        found = store.by_tokens(session.connection(), tokens)
+    return [found[token] for token in tokens]
+
+
+def settled(*tokens: str) -> bool:
+    """Whether all of these launches have ended, and Airflow has taken that up."""
+    return all(launch.settled_at is not None for launch in launches(*tokens))
+
+
+def declare_dead(executor: FieldExecutor) -> None:
+    """Do as other schedulers do when a scheduler missed its heartbeats: it may go on all the same."""
+    with create_session(scoped=False) as session:
+        session.execute(update(Job).where(Job.id == executor.job_id).values(state="failed"))
+
+
+def crash(executor: FieldExecutor) -> None:
+    """Let a scheduler die, with whatever it had in hand."""
+    executor.end()
+    declare_dead(executor)
+
+
+def orphan_check(executor: FieldExecutor) -> int:
+    """Run Airflow's own look for what dead schedulers left; return how many tasks it resets."""
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+
+    with create_session(scoped=False) as session:
+        runner = SchedulerJobRunner(job=session.get(Job, executor.job_id), executors=[executor])
+        return int(runner.adopt_or_reset_orphaned_tasks(session=session))
 
 
 def current_token(subject_id: str) -> str:

@@ -13,8 +13,7 @@ from dispatcher.backends.kubernetes.options import WatchTimes
 from dispatcher.domain.lifecycle import LaunchState
 from tests.support import dispatching as run
 from tests.support import fault_proxy
-from tests.support import kubernetes_dispatching as on
-from tests.support.backend_harness import eventually
+from tests.support import field_dispatching as on
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.usefixtures("airflow_db")]
 
@@ -33,11 +32,11 @@ def disturb(proxy) -> None:
 
 @pytest.mark.parametrize("disturbed", [pytest.param(False, id="plain"), pytest.param(True, id="faults")])
 def test_k11_pods_in_every_state_are_taken_over(field, disturbed):
-    before = on.scheduler(field)
+    before = on.started_executor(field)
     names = ("pending", "running", "succeeded", "failed")
     tokens = {name: on.launch_pod(before, task_id=name) for name in names}
     for name in names[1:]:
-        on.claim(field, tokens[name])
+        on.start_and_claim(field, tokens[name])
     pods = {name: field.kubelet.name_of(token) for name, token in tokens.items()}
     on.crash(before)
     # While nobody looks, one worker reports its success, and one is killed before it can.
@@ -48,25 +47,23 @@ def test_k11_pods_in_every_state_are_taken_over(field, disturbed):
     through = field.proxy() if disturbed else None
     if through is not None:
         disturb(through)
-    after = on.scheduler(field, through=through, watch_times=FAST)
+    after = on.started_executor(field, through=through, watch_times=FAST)
     assert on.orphan_check(after) == 0
-    told = on.drive(
-        after, lambda: run.launch_of(tokens["failed"]).state is LaunchState.FAILED, "the failure is seen"
-    )
-    told += run.loop(after).items()
+    after.drive(lambda: run.launch_of(tokens["failed"]).state is LaunchState.FAILED, "the failure is seen")
+    after.drive(lambda: after.told, "Airflow hears of it")
     run.set_task(tokens["failed"], state="up_for_retry")
-    told += on.drive(after, lambda: on.settled(tokens["succeeded"], tokens["failed"]), "both have settled")
+    after.drive(lambda: on.settled(tokens["succeeded"], tokens["failed"]), "both have settled")
 
     # Told again in each loop until Airflow has heard it, and nothing else is told.
-    assert {(key.task_id, state) for key, (state, _info) in told} == {("failed", TaskInstanceState.FAILED)}
-    assert "OOMKilled" in told[0][1][1]
-    left = eventually(
-        lambda: (run.loop(after), _names(field))[1] if pods["succeeded"] not in _names(field) else None,
-        "the finished pod is removed",
-    )
+    assert {(key.task_id, state) for key, state, _info in after.told} == {
+        ("failed", TaskInstanceState.FAILED)
+    }
+    assert "OOMKilled" in after.told[0][2]
     # A failed pod is kept by default, and marked as done.
-    assert left == {pods["pending"], pods["running"], pods["failed"]}
-    eventually(lambda: (run.loop(after), _done(field))[1] == {pods["failed"]}, "the failed pod is marked")
+    left = {pods["pending"], pods["running"], pods["failed"]}
+    after.drive(lambda: _names(field) == left, "the finished pod is removed")
+    after.drive(lambda: _done(field) == {pods["failed"]}, "the failed pod is marked")
+    told = len(after.told)
     states = [launch.state for launch in on.launches(tokens["pending"], tokens["running"])]
     assert states == [LaunchState.SUBMITTED, LaunchState.CLAIMED]
     # Fault 68: the slots taken are those of the pods that have not ended.
@@ -74,12 +71,13 @@ def test_k11_pods_in_every_state_are_taken_over(field, disturbed):
     assert after.slots_occupied == 2
 
     # What was adopted is followed to its end.
-    on.claim(field, tokens["pending"])
+    on.start_and_claim(field, tokens["pending"])
     for name in ("pending", "running"):
         run.set_task(tokens[name], state="success")
         field.kubelet.end(pods[name], 0)
-    assert on.drive(after, lambda: on.settled(*tokens.values()), "all have settled") == []
-    on.drive(after, lambda: _names(field) == {pods["failed"]}, "all finished pods are removed")
+    after.drive(lambda: on.settled(*tokens.values()), "all have settled")
+    assert len(after.told) == told
+    after.drive(lambda: _names(field) == {pods["failed"]}, "all finished pods are removed")
     assert after.slots_occupied == 0
     assert {launch.state for launch in on.launches(tokens["pending"], tokens["running"])} == {
         LaunchState.SUCCEEDED
