@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dispatcher.domain.lifecycle import BackendName
 from tests.unit.protocol_model.acts import take
 from tests.unit.protocol_model.rest import run_to_its_end
 
@@ -82,3 +83,27 @@ def older_launch_is_claimed_first(world: World) -> None:
     second.step()
     take(world.deliver())
     second.finish()
+
+
+def lost_callback_is_launched_again(world: World) -> None:
+    """A9: the pod of a callback is lost before its claim; the next one is claimed, and lost as well."""
+    scheduler = world.add_scheduler()
+    row = world.add_callback(BackendName.KUBERNETES)
+    scheduler.run("callbacks")
+    scheduler.run("loop")
+    scheduler.run("relaunch")
+    scheduler.run("loop")
+    newest = [one.token for one in world.ledger.of_callback(row.id)][-1]
+    take(world.start_pod(newest))
+    world.fail_pod(newest, "Evicted")
+    scheduler.run("relaunch")
+    scheduler.run("loop")
+
+
+def lost_after_the_other_launch_was_claimed(world: World) -> None:
+    """A9: two schedulers have launched one callback; one launch is claimed, the pod of the other is lost."""
+    first, second = two_launches_of_a_callback(world)
+    first.run("loop")
+    second.run("loop")
+    take(world.deliver())
+    second.run("relaunch")

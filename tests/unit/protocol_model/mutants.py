@@ -101,8 +101,45 @@ class Rule4SendsBeforeTheCommit(Rules):
 class Rule6RelaunchesWhatRuns(Rules):
     """A launch is replaced without a look at its rows under the lock."""
 
-    def may_relaunch(self, launch, subject):
+    def may_relaunch(self, launch, subject, others):
         return True
+
+
+class Rule6RelaunchesWhatIsNotQueued(Rules):
+    """It is not asked whether the task still waits in QUEUED."""
+
+    def may_relaunch(self, launch, subject, others):
+        subject = None if subject is None else replace(subject, state="queued")
+        return super().may_relaunch(launch, subject, others)
+
+
+class Rule6RelaunchesAnOldLaunch(Rules):
+    """It is not asked whether the task still carries the token of the launch."""
+
+    def may_relaunch(self, launch, subject, others):
+        subject = None if subject is None else replace(subject, token=launch.token)
+        return super().may_relaunch(launch, subject, others)
+
+
+class Rule6LeavesTheOldLaunchOpen(Rules):
+    """The new launch is issued, and the old one stays as it is."""
+
+    def relaunch_ends_the_old(self):
+        return False
+
+
+class Rule6RelaunchesForEver(Rules):
+    """It is not counted how often a subject was launched again."""
+
+    def relaunches(self, launches):
+        return 0
+
+
+class Rule6RelaunchesACallbackThatRan(Rules):
+    """The other launches of a callback are not looked at."""
+
+    def may_relaunch(self, launch, subject, others):
+        return super().may_relaunch(launch, subject, ())
 
 
 class Rule6ResendsUnderANewToken(Rules):

@@ -21,6 +21,7 @@ NEXT_STATES = {
 }
 OPEN = frozenset(NEXT_STATES)
 FINISHED = frozenset({"success", "failed"})
+MOST_RELAUNCHES = 2
 WAITS_FOR_A_LAUNCH = frozenset({"queued", "running", "restarting"})
 
 
@@ -108,6 +109,24 @@ def written_by_core(row: TaskRow, by: str) -> None:
     require(row.state in ("queued", "scheduled"), f"{by} overwrote {row.place} while {row.state}")
 
 
+def relaunch_begins(row: TaskRow, old: Launch) -> None:
+    """A relaunch replaces the launch that its task waits for, and no other."""
+    require(row.token == old.token, f"{old.token} is launched again, and {row.place} waits for {row.token}")
+
+
+def relaunched(world: World, old: str, new: str) -> None:
+    """A relaunch ends the old launch, is bounded, and never repeats a callback that was claimed."""
+    launch = world.ledger.rows[old]
+    require(launch.state.value not in OPEN, f"{old} is {launch.state.value} after its relaunch as {new}")
+    world.replaced[new] = old
+    length, token = 0, new
+    while token in world.replaced:
+        length, token = length + 1, world.replaced[token]
+    require(length <= MOST_RELAUNCHES, f"{new} is relaunch {length} in a row")
+    claimed = launch.kind is LaunchKind.CALLBACK and world.ledger.claimed_elsewhere(launch)
+    require(not claimed, f"{new} repeats callback {launch.subject_id}, which was claimed")
+
+
 def emitted(world: World, emission: Emission) -> None:
     """A terminal event is about the current launch of a task of ours that still waits for it."""
     launch = emission.launch
@@ -145,7 +164,11 @@ def settled(world: World, launch: Launch) -> None:
         row = world.callbacks[launch.subject_id]
         # Core may have written QUEUED again meanwhile, with a newer launch (A7).
         newer = any(other.open for other in world.ledger.others(launch))
-        require(row.state in FINISHED or newer, f"{launch.token} was settled, and {row.id} is {row.state}")
+        replaced = launch.token in world.replaced.values()
+        require(
+            row.state in FINISHED or newer or replaced,
+            f"{launch.token} was settled, and {row.id} is {row.state}",
+        )
         return
     task = world.tasks[launch.task_id or ""]
     waits = task.ours and task.token == launch.token and task.state in WAITS_FOR_A_LAUNCH

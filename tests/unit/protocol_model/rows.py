@@ -153,6 +153,14 @@ class Ledger:
         if launch.state in ENDED and launch.settled_at is None:
             self.rows[token] = replace(launch, settled_at=now)
 
+    def of_subject(self, launch: Launch) -> list[Launch]:
+        """Return all launches of the subject of a launch, oldest first."""
+        return [
+            one
+            for one in self.rows.values()
+            if one.kind is launch.kind and one.subject_id == launch.subject_id
+        ]
+
     def of_callback(self, callback_id: str) -> list[Launch]:
         """Return all launches of a callback."""
         return [

@@ -14,7 +14,7 @@ from dispatcher.domain.launch import Launch, Subject, claimant_from_nonce, claim
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, sources
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from datetime import datetime, timedelta
 
     from dispatcher.backends.base import Observation
@@ -68,9 +68,17 @@ class Rules:
 
     # Rule 6
 
-    def may_relaunch(self, launch: Launch, subject: Subject | None) -> bool:
+    def may_relaunch(self, launch: Launch, subject: Subject | None, others: Collection[Launch]) -> bool:
         """Whether a launch that never ran may be replaced."""
-        return protocol.may_relaunch(launch, subject)
+        return protocol.may_relaunch(launch, subject, others=others)
+
+    def relaunches(self, launches: Sequence[Launch]) -> int:
+        """How many relaunches in a row led to the newest launch of a subject."""
+        return protocol.relaunches(launches)
+
+    def relaunch_ends_the_old(self) -> bool:
+        """Whether the transaction that issues the new launch ends the old one."""
+        return True
 
     def token_to_send(self, launch: Launch) -> str:
         """Return the token under which a launch is sent, and sent again."""

@@ -121,6 +121,37 @@ def claimed_before_the_relaunch(world: World) -> None:
     scheduler.finish()
 
 
+def marked_before_the_relaunch(world: World) -> None:
+    """K9: a user marks a pending task, which keeps its token, before its launch is replaced."""
+    scheduler, row = queued_task(world, BackendName.KUBERNETES)
+    scheduler.begin("relaunch")
+    scheduler.step()
+    world.mark(row, "failed")
+    scheduler.finish()
+
+
+def queued_anew_before_the_relaunch(world: World) -> None:
+    """K6: the task is cleared and queued by another scheduler before its launch is replaced."""
+    scheduler, row = queued_task(world, BackendName.KUBERNETES)
+    other = world.add_scheduler()
+    scheduler.begin("relaunch")
+    scheduler.step()
+    world.clear(row, keeps_id=True)
+    world.schedule(row)
+    other.begin("loop")
+    other.step()
+    scheduler.finish()
+    other.finish()
+
+
+def lost_again_and_again(world: World) -> None:
+    """K6: each pod of a task is lost before its claim, until no more are made."""
+    scheduler, _ = queued_task(world, BackendName.KUBERNETES)
+    for _ in range(4):
+        scheduler.run("relaunch")
+        scheduler.run("loop")
+
+
 # Rules 7 and 8
 
 

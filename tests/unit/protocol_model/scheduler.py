@@ -8,12 +8,13 @@ a read and the compare-and-set that relies on it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState
-from dispatcher.domain.protocol import AdoptVerdict, Ending, RevokeVerdict
+from dispatcher.domain.protocol import AdoptVerdict, Ending, RevokeVerdict, relaunch_reason
 from tests.unit.protocol_model import core, heartbeat, oracle, submitting
 from tests.unit.protocol_model.memory import Emission, Report, Told
 from tests.unit.protocol_model.rows import CallbackKey
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from tests.unit.protocol_model.world import World
 
 OPERATIONS = ("loop", "callbacks", "stuck", "purge", "adopt", "relaunch")
+RELAUNCHES = 2
+"""In a row, of one subject."""
+
 TOLD = Told("failed", "heartbeat timeout")
 
 
@@ -252,26 +256,47 @@ class Scheduler:
     # Ours alone
 
     def relaunch(self) -> Iterator[None]:
-        """Replace a launch that never ran by a new one of the same task (rule 6)."""
-        candidates = [flight.launch for flight in self.flights if flight.launch.kind is LaunchKind.TASK]
-        for launch in candidates:
+        """Replace launches that never ran by new ones of the same subjects (rule 6)."""
+        for launch in [flight.launch for flight in self.flights]:
             yield
             self._replace(launch)
 
     def _replace(self, seen: Launch) -> None:
-        row = self.world.task_of(seen)
-        launch = self.world.ledger.rows.get(seen.token)
-        if row is None or launch is None or not self.rules.owns(launch, self.job_id):
+        ledger = self.world.ledger
+        launch = ledger.rows.get(seen.token)
+        if launch is None or not self.rules.owns(launch, self.job_id):
             return
-        if not self.rules.may_relaunch(launch, row.subject()) or not self.commits():
+        subject = self.world.subject_of(launch)
+        if not self.rules.may_relaunch(launch, subject, ledger.others(launch)):
             return
-        core.check_write(row, "a relaunch")
-        new = self._launch_of_task(row, self.world.new_id("token"))
-        self.world.ledger.record(LaunchEvent.SUPERSEDE, launch.token, self.world.now)
+        number = self.rules.relaunches(ledger.of_subject(launch)) + 1
+        if number > RELAUNCHES or not self.commits():
+            return
+        row = self.world.task_of(launch)
+        if row is not None:
+            core.check_write(row, "a relaunch")
+            oracle.relaunch_begins(row, launch)
+        if self.rules.relaunch_ends_the_old():
+            ledger.record(LaunchEvent.SUPERSEDE, launch.token, self.world.now)
+        new = self._successor(launch, number)
         self.world.issue(new)
-        row.token, row.queued_at = new.token, self.world.now
-        self.running.discard(row.key)
-        self._remember(new, row.key)
+        if row is not None:
+            row.token, row.queued_at = new.token, self.world.now
+        oracle.relaunched(self.world, launch.token, new.token)
+        key = self.flights.forget(launch.token).key
+        self.running.discard(key)
+        self._remember(new, key)
+
+    def _successor(self, launch: Launch, number: int) -> Launch:
+        return replace(
+            launch,
+            token=self.world.new_id("token"),
+            state=LaunchState.ISSUED,
+            route_reason=relaunch_reason(launch, number),
+            issued_at=self.world.now,
+            submitted_at=None,
+            ended_at=None,
+        )
 
     def unqueue(self, key: Key) -> None:
         """Take a workload out of Airflow's queue."""

@@ -41,6 +41,7 @@ class World:
             BackendName.KUBERNETES: Cluster(),
         }
         self.winners: dict[str, set[str]] = defaultdict(set)
+        self.replaced: dict[str, str] = {}
         self._ids = 0
 
     # Names
