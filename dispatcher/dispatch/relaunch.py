@@ -112,7 +112,9 @@ class Relauncher:
         if outcome is NotRelaunched.MOVED_ON:
             return None
         if isinstance(outcome, NotRelaunched):
-            return self._end(session, one, f"{why}; launched again {limit} times" if limit else why, now)
+            return self._end(
+                session, one, f"{why}; {limit + 1} launches in a row did not start" if limit else why, now
+            )
         new, number = outcome
         workload = rebuild_workloads(session, [new]).get(new.token)
         log.warning(

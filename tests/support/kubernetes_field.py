@@ -78,6 +78,21 @@ def write_template(path: Path, **spec: Any) -> Path:
     return path
 
 
+def container_status(name: str = "base", **state: Any) -> dict[str, Any]:
+    """Return what a kubelet says of one container.
+
+    :param state: ``waiting``, ``running`` or ``terminated``
+    """
+    return {
+        "name": name,
+        "image": "none",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": state,
+    }
+
+
 class Kubelet:
     """Says of pods what a kubelet would say, in one namespace.
 
@@ -106,15 +121,7 @@ class Kubelet:
 
     def end(self, name: str, exit_code: int, **terminated: Any) -> None:
         """Let the container ``base`` of a pod end."""
-        state = {"terminated": {"exitCode": exit_code, **terminated}}
-        container = {
-            "name": "base",
-            "image": "none",
-            "imageID": "",
-            "ready": False,
-            "restartCount": 0,
-            "state": state,
-        }
+        container = container_status(terminated={"exitCode": exit_code, **terminated})
         phase = "Failed" if exit_code else "Succeeded"
         self.set_status(name, phase=phase, containerStatuses=[container])
 

@@ -17,6 +17,7 @@ from dispatcher.domain.lifecycle import LaunchState
 from dispatcher.settings import WorkloadDelivery
 from tests.support import dispatching as run
 from tests.support import field_dispatching as on
+from tests.support.kubernetes_field import container_status
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.usefixtures("airflow_db")]
 
@@ -24,8 +25,7 @@ EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low 
 
 
 def base_state(**state):
-    container = {"name": "base", "image": "none", "imageID": "", "ready": False, "restartCount": 0}
-    return {"containerStatuses": [{**container, "state": state}]}
+    return {"containerStatuses": [container_status(**state)]}
 
 
 def evict(kubelet, name):
@@ -121,7 +121,7 @@ def test_fault_83_after_the_bound_there_is_one_failure_with_its_reason(field, mo
     evict(field.kubelet, executor.pod_of(second))
     executor.drive(lambda: executor.told, "Airflow is told")
 
-    reason = "Evicted: The node was low on resource: memory.; launched again 1 times"
+    reason = "Evicted: The node was low on resource: memory.; 2 launches in a row did not start"
     ((key, state, info),) = executor.told
     assert (key.task_id, key.try_number, state, info) == ("task", 1, "failed", reason)
     assert executor.log_of("task")[-1] == ("launch failed", reason)
