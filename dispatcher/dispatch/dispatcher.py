@@ -28,16 +28,15 @@ from dispatcher.dispatch.reports import (
     ReportTable,
     ending_of,
     is_winding_down,
-    may_still_run,
     told_ending,
 )
+from dispatcher.dispatch.settling import Settler
 from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Submitted, Submitter
 from dispatcher.dispatch.sweep import Sweeper, Swept
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState, sources
 from dispatcher.domain.routing import Router
-from dispatcher.domain.workload import WorkloadKind
 from dispatcher.ledger import store
 from dispatcher.ledger.errors import DATABASE_ERRORS
 from dispatcher.ledger.subjects import OwnExecutors
@@ -128,6 +127,13 @@ class Dispatcher:
         self._next_sweep = 0.0
         self._next_orphans = 0.0
         self._connection_tests = ConnectionTests(backends, router, signer, team)
+        self._settler = Settler(
+            backends=backends,
+            reports=self._reports,
+            connection_tests=self._connection_tests,
+            session=session,
+            utcnow=utcnow,
+        )
         self._told: dict[str, Event] = {}
 
     # Issuing
@@ -202,7 +208,7 @@ class Dispatcher:
         self._restart(facts.observed.unstarted, step)
         stray = done | {token for token in facts.observed.stray if token not in self._reports}
         # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
-        self._remove(self._settle(), stray, observed)
+        self._settler.settle(stray, observed)
         self._housekeeper.keep()
         return step
 
@@ -335,39 +341,6 @@ class Dispatcher:
                 owner=self._owner,
                 reason=told_ending(told[token][1]).reason,
             )
-
-    # Settling
-
-    def _settle(self) -> list[Launch]:
-        settleable = self._reports.settleable()
-        if not settleable:
-            return []
-        try:
-            with self._session() as session:
-                store.settle(session.connection(), settleable, now=self._utcnow())
-        except DATABASE_ERRORS as exc:
-            log.warning("Nothing is settled in this heartbeat: the database failed (%s)", type(exc).__name__)
-            return []
-        for token in settleable:
-            self._reports.settled(token)
-        return list(settleable.values())
-
-    def _remove(
-        self,
-        settled: Sequence[Launch],
-        stray: set[str],
-        observed: Mapping[BackendName, list[Observation]],
-    ) -> None:
-        for name, backend in self._backends.items():
-            mine = [launch for launch in settled if launch.backend is name and launch.submitted_at]
-            given_up = self._connection_tests.take_given_up(name)
-            stop = [artefact_of(launch) for launch in mine if may_still_run(launch)] + given_up
-            if stop:
-                backend.revoke(stop)
-            strays = [Artefact(one.token, WorkloadKind.TASK) for one in observed[name] if one.token in stray]
-            remove = [artefact_of(launch) for launch in mine] + strays + given_up
-            if remove:
-                backend.remove(remove)
 
     # Revoking
 

@@ -126,7 +126,7 @@ class ReportTable:
 def _siblings(connection: Connection, reports: Collection[Report]) -> dict[str, list[Launch]]:
     """Return the other launches of the callbacks that reports are about, by token (rule 19)."""
     callbacks = [one.launch for one in reports if one.launch.kind is LaunchKind.CALLBACK]
-    launches = store.launches_of_callbacks(connection, {launch.subject_id for launch in callbacks})
+    launches = store.launches_of(connection, LaunchKind.CALLBACK, {launch.subject_id for launch in callbacks})
     return {
         launch.token: [one for one in launches[launch.subject_id] if one.token != launch.token]
         for launch in callbacks

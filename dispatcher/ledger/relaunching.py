@@ -64,7 +64,7 @@ def relaunch(
     old = store.by_token(connection, seen.token, lock=True)
     if subject is None or old is None or old.state is not seen.state or old.scheduler_job_id != order.owner:
         return NotRelaunched.MOVED_ON
-    launches = store.launches_of_subject(connection, old)
+    launches = store.launches_of(connection, old.kind, [old.subject_id])[old.subject_id]
     others = [one for one in launches if one.token != old.token]
     if not may_relaunch(old, subject, others=others if old.kind is LaunchKind.CALLBACK else ()):
         return NotRelaunched.MOVED_ON

@@ -149,26 +149,18 @@ def recent(connection: Connection, *, limit: int, selection: Selection = Selecti
     return [_launch(row) for row in connection.execute(statement)]
 
 
-def launches_of_subject(connection: Connection, launch: Launch) -> list[Launch]:
-    """Return all launches of the subject of a launch, oldest first.
+def launches_of(
+    connection: Connection, kind: LaunchKind, subject_ids: Collection[str]
+) -> dict[str, list[Launch]]:
+    """Return all launches of subjects, oldest first, by subject (rules 6 and 19).
 
     :param connection: the caller's transaction
-    :param launch: one of them
-    """
-    return _read(connection, LaunchRow.subject_id == launch.subject_id, LaunchRow.kind == launch.kind.value)
-
-
-def launches_of_callbacks(connection: Connection, subject_ids: Collection[str]) -> dict[str, list[Launch]]:
-    """Return all launches of callbacks, oldest first, by callback (rule 19).
-
-    :param connection: the caller's transaction
-    :param subject_ids: UUIDs of callbacks
+    :param kind: what the subjects are
+    :param subject_ids: their UUIDs
     """
     found: dict[str, list[Launch]] = {}
     for chunk in _chunks(subject_ids):
-        launches = _read(
-            connection, LaunchRow.subject_id.in_(chunk), LaunchRow.kind == LaunchKind.CALLBACK.value
-        )
+        launches = _read(connection, LaunchRow.subject_id.in_(chunk), LaunchRow.kind == kind.value)
         for launch in launches:
             found.setdefault(launch.subject_id, []).append(launch)
     return found

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settling: what Airflow has heard is marked as dealt with, and only then are artefacts removed (rule 14)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dispatcher.backends.base import Artefact, Backend, Observation
+from dispatcher.dispatch.connection_tests import ConnectionTests
+from dispatcher.dispatch.flights import artefact_of
+from dispatcher.dispatch.reports import ReportTable, may_still_run
+from dispatcher.domain.launch import Launch
+from dispatcher.domain.lifecycle import BackendName
+from dispatcher.domain.workload import WorkloadKind
+from dispatcher.ledger import store
+from dispatcher.ledger.errors import DATABASE_ERRORS
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settler:
+    """Settles launches and takes away what they left.
+
+    :param backends: by name
+    :param reports: knows what may be settled
+    :param connection_tests: knows which tests were given up
+    :param session: makes a session of our own (rule 16)
+    :param utcnow: the present
+    """
+
+    backends: Mapping[BackendName, Backend]
+    reports: ReportTable
+    connection_tests: ConnectionTests
+    session: Callable[[], Any]
+    utcnow: Callable[[], datetime]
+
+    def settle(self, stray: Collection[str], observed: Mapping[BackendName, Sequence[Observation]]) -> None:
+        """Settle what Airflow has heard, and remove the artefacts that nobody waits for any more.
+
+        :param stray: tokens of artefacts that ended and that no open launch waits for
+        :param observed: what the backends showed, by backend
+        """
+        settled = self._settle()
+        for name, backend in self.backends.items():
+            mine = [launch for launch in settled if launch.backend is name and launch.submitted_at]
+            given_up = self.connection_tests.take_given_up(name)
+            stop = [artefact_of(launch) for launch in mine if may_still_run(launch)] + given_up
+            if stop:
+                backend.revoke(stop)
+            strays = [Artefact(one.token, WorkloadKind.TASK) for one in observed[name] if one.token in stray]
+            remove = [artefact_of(launch) for launch in mine] + strays + given_up
+            if remove:
+                backend.remove(remove)
+
+    def _settle(self) -> list[Launch]:
+        settleable = self.reports.settleable()
+        if not settleable:
+            return []
+        try:
+            with self.session() as session:
+                store.settle(session.connection(), settleable, now=self.utcnow())
+        except DATABASE_ERRORS as exc:
+            log.warning("Nothing is settled in this heartbeat: the database failed (%s)", type(exc).__name__)
+            return []
+        for token in settleable:
+            self.reports.settled(token)
+        return list(settleable.values())
