@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DAG for tests of workers; its tasks note that their body ran in the file that GUARD_MARKS names."""
+"""A DAG for tests of workers; its tasks note that their body ran in the file that GUARD_MARKS names.
+
+GUARD_EXECUTOR is the executor that the tasks ask for; where it is not set, they ask for none.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-with DAG("guarded", schedule=None):
+with DAG("guarded", schedule=None, default_args={"executor": os.environ.get("GUARD_EXECUTOR")}):
 
     def mark(word: str) -> None:
         with Path(os.environ["GUARD_MARKS"]).open("a") as file:

@@ -11,8 +11,14 @@ import uuid
 from pathlib import Path
 
 import pytest
+from airflow.configuration import conf
 
+from dispatcher.backends.kubernetes.identity import Owner
+from dispatcher.backends.kubernetes.options import load_options
+from dispatcher.backends.kubernetes.pods import PodBuilder
+from dispatcher.settings import WorkloadDelivery
 from tests.support import guarded_callbacks
+from tests.support.backend_harness import make_submission
 from tests.support.fence_server import FenceServer, refusal
 from tests.support.guard_host import SETTINGS
 from tests.support.workloads import make_callback_workload, make_task_workload
@@ -45,6 +51,12 @@ def run_pod(tmp_path, fence, guarded_dag_file):
     return run
 
 
+def pod_container(submission):
+    """Return the container ``base`` of the pod of an artefact, as the settings of this process make it."""
+    builder = PodBuilder(load_options(conf), Owner("1", "tests"), WorkloadDelivery.SECRET)
+    return builder.build(submission).body["spec"]["containers"][0]
+
+
 def events(finished):
     """Return the pod's log; every line of it is JSON."""
     return [json.loads(line) for line in finished.stdout.splitlines()]
@@ -67,6 +79,21 @@ def test_a_task_runs_and_a_second_pod_is_refused_with_exit_code_0(run_pod, fence
         assert word in line["event"]
     for finished in (first, second):
         assert workload.token not in finished.stdout + finished.stderr
+
+
+def test_fault_4_a_task_that_names_the_executor_by_its_alias_is_found_in_its_pod(
+    run_pod, tmp_path, monkeypatch
+):
+    executors = "CeleryExecutor,hybrid:dispatcher.executor.HybridExecutor"
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executors)
+    container = pod_container(make_submission())
+    variables = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    assert variables["AIRFLOW__CORE__EXECUTOR"] == executors
+
+    finished = run_pod(make_task_workload("succeed", str(uuid.uuid4())), **variables, GUARD_EXECUTOR="hybrid")
+
+    assert finished.returncode == 0, finished.stdout
+    assert (tmp_path / "marks").read_text() == "succeed\n", finished.stdout
 
 
 def test_a_claim_that_is_an_error_has_exit_code_1(run_pod, fence):

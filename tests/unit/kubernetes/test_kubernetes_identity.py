@@ -116,11 +116,23 @@ def test_any_text_makes_a_legal_label(text):
     assert LABEL.fullmatch(value)
 
 
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_any_ids_make_a_legal_name(dag_id, task_id):
-    name = identity.pod_name(make_submission(dag_id=dag_id, task_id=task_id))
+IDS = st.text(max_size=260)
+
+
+@given(dag_id=IDS, task_id=IDS, run_id=IDS)
+def test_any_ids_make_a_legal_pod_that_tells_them_exactly(dag_id, task_id, run_id):
+    submission = make_submission(dag_id=dag_id, task_id=task_id, run_id=run_id)
+    name = identity.pod_name(submission)
     assert len(name) <= 63
     assert NAME.fullmatch(name)
+    assert name.endswith(f"-{submission.token}")
+    labels = identity.make_labels(submission, OWNER)
+    assert all(len(value) <= 63 and LABEL.fullmatch(value) for value in labels.values()), labels
+    annotations = identity.make_annotations(submission)
+    assert [annotations[key] for key in ("dag_id", "task_id", "run_id")] == [dag_id, task_id, run_id]
+    found = identity.read_identity(pod_with(labels, annotations))
+    assert found is not None
+    assert found.token == submission.token
 
 
 @pytest.mark.parametrize("run_id", ["manual__2026-01-01T00:00:00+00:00", "a b", "x" * 250, "plain"])

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from airflow.sdk.execution_time.coordinator import reset_coordinator_manager
+from hypothesis import given
+from hypothesis import strategies as st
 from kubernetes.client import models as k8s
 
 from dispatcher.backends.kubernetes.identity import Owner
@@ -17,12 +21,12 @@ from dispatcher.backends.kubernetes.options import ClusterOptions
 from dispatcher.backends.kubernetes.pods import PodBuilder
 from dispatcher.domain.errors import ConfigurationError, PermanentError
 from dispatcher.domain.workload import WorkloadKind
+from dispatcher.local.cluster.containers import expand
 from dispatcher.settings import WorkloadDelivery
 from tests.support.backend_harness import make_submission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from dispatcher.backends.base import Submission
 
@@ -177,6 +181,23 @@ def test_fault_4_a_pod_knows_the_executors_whatever_its_template_says(template):
 def test_a_namespace_outside_the_list_is_told_at_start():
     with pytest.raises(ConfigurationError, match="'airflow' is not in multi_namespace_mode_namespace_list"):
         builder(scopes=("a", "b")).check()
+
+
+def test_a_template_is_parsed_once(template):
+    path = Path(template("base"))
+    pods = builder(pod_template_file=str(path))
+    before = pods.build(make_submission(token="t"))
+    stat = path.stat()
+    path.write_bytes(b"{" * stat.st_size)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert pods.build(make_submission(token="t")) == before
+
+
+@given(st.text())
+def test_the_payload_arrives_as_it_is_whatever_it_looks_like(text):
+    pod = builder().build(make_submission(payload=text))
+    argument = pod.body["spec"]["containers"][0]["args"][-1]
+    assert expand(argument, {"HOME": "/root", "": "nothing"}) == text
 
 
 def test_the_payload_is_no_template_of_variables():
