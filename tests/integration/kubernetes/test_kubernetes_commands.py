@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 import yaml
+from airflow.jobs.job import Job
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
 
 from dispatcher.backends.base import Artefact, Sent
 from dispatcher.domain.workload import WorkloadKind
+from tests.support import dispatching as run
+from tests.support import field_dispatching as on
 from tests.support.backend_harness import eventually, make_submission
 from tests.support.commands import run_airflow_commands
 
@@ -102,6 +108,36 @@ def test_an_ending_that_is_seen_is_kept_though_the_pod_is_cleaned_up(field):
     field.kubelet.delete(name)
     (told,) = eventually(backend.observe, "the ending")
     assert (told.ok, told.gone) == (True, False)
+
+
+def test_nothing_is_lost_or_run_twice_if_ended_pods_are_cleaned_up_between_two_schedulers(field, airflow_db):
+    first = on.started_executor(field)
+    tokens = {
+        task: run.queue_task(first, task_id=task, queue=on.KUBERNETES_QUEUE) for task in ("done", "lost")
+    }
+    subjects = {task: run.launch_of(token).subject_id for task, token in tokens.items()}
+    pods = {task: first.pod_of(token) for task, token in tokens.items()}
+    (pod,) = field.kubelet.pods(tokens["done"])
+    assert run.claim(tokens["done"], f"nonce:{pod.metadata.uid}/start")
+    run.set_task(tokens["done"], state="success")
+    first.end()
+    with create_session(scoped=False) as session:
+        session.get(Job, first.job_id).state = "failed"
+    for name in pods.values():
+        field.kubelet.end(name, 0)
+        field.kubelet.delete(name)
+
+    second = on.started_executor(field)
+    with create_session(scoped=False) as session:
+        instance = session.get(TaskInstance, UUID(subjects["lost"]))
+        assert second.try_adopt_task_instances([instance]) == []
+    second.drive(lambda: run.launch_of(tokens["done"]).settled_at, "the launch that was done is settled")
+    second.drive(lambda: len(field.kubelet.pods()) == 1, "what never ran has a pod again")
+    assert second.pod_of(on.current_token(subjects["lost"])) != pods["done"]
+    assert run.claim(on.current_token(subjects["lost"]))
+    assert second.told == []
+    assert len(on.launches_of(subjects["done"])) == 1
+    assert len(field.kubelet.pods()) == 1
 
 
 def image_of(pod):
