@@ -70,6 +70,13 @@ def say(thing: Mapping[str, Any]) -> str | None:
     return text[:_MESSAGE_LIMIT] or None
 
 
+def _say_waiting(waiting: Mapping[str, Any]) -> str | None:
+    if waiting.get("reason") == "ContainerCreating" and not waiting.get("message"):
+        # The kubelet tells what is missing in events alone.
+        return "ContainerCreating: its volumes, network or image are not there yet; see the events of the pod"
+    return say(waiting)
+
+
 def _why_unscheduled(status: Mapping[str, Any]) -> str | None:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":

@@ -97,3 +97,51 @@ def test_a_pod_that_is_revoked_while_it_runs_ends(run, field):
     assert told.ok or told.gone
     eventually(lambda: field.kubelet.pods(artefact.token) == [], "it is gone", seconds=60)
     assert pod.metadata.uid
+
+
+CANNOT_START = {
+    "no such program": (
+        {"command": ["/no/such/program"]},
+        ("StartError", "ContainerCannotRun"),
+        "/no/such/program",
+        True,
+    ),
+    "image name": ({"image": "Not_A_Name::"}, ("InvalidImageName",), "Not_A_Name::", False),
+    "image not there": (
+        {"image": "none.invalid/none:none", "image_pull_policy": "Never"},
+        ("ErrImageNeverPull",),
+        "none.invalid/none:none",
+        True,
+    ),
+    "config map not there": (
+        {
+            "env_from": [
+                k8s.V1EnvFromSource(config_map_ref=k8s.V1ConfigMapEnvSource(name="no-such-config-map"))
+            ]
+        },
+        ("CreateContainerConfigError",),
+        "no-such-config-map",
+        True,
+    ),
+}
+
+
+def test_fault_81_what_cannot_start_on_a_real_node_is_told_with_the_reason(field):
+    backend = field.backend(conf={"pod_template_file": os.environ[POD_TEMPLATE_VARIABLE]})
+    sent = {}
+    for case, (changes, *_) in CANNOT_START.items():
+        container = k8s.V1Container(name="base", **changes)
+        override = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[container]))
+        sent[case] = make_submission(executor_config={"pod_override": override})
+    backend.submit(list(sent.values()))
+
+    def told():
+        seen = {one.token: one for one in backend.observe()}
+        return seen if len(seen) == len(sent) else None
+
+    seen = eventually(told, "all are told", seconds=90)
+    for case, (_, reasons, words, again) in CANNOT_START.items():
+        observation = seen[sent[case].token]
+        assert any(f"container base: {reason}" in observation.reason for reason in reasons), observation
+        assert words in observation.reason
+        assert (observation.ok, observation.by_infrastructure) == (False, again)

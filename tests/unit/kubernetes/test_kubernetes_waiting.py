@@ -72,7 +72,8 @@ IN_TIME: dict[str, tuple[dict[str, Any] | None, str | None]] = {
     "back-off": (BACK_OFF, 'container base: ImagePullBackOff: Back-off pulling image "none"'),
     "volume missing": (
         pending(container(**waiting("ContainerCreating"))),
-        "container base: ContainerCreating",
+        "container base: ContainerCreating: its volumes, network or image are not there yet; "
+        "see the events of the pod",
     ),
     "init container first": (
         pending(
