@@ -35,11 +35,7 @@ def explain_waiting(status: Mapping[str, Any]) -> str | None:
 
     :param status: of a pod
     """
-    told = [
-        f"{what} {name}: {text}"
-        for what, name, waiting in waiting_containers(status)
-        if (text := say(waiting))
-    ]
+    told = [f"{what} {name}: {_say_waiting(waiting)}" for what, name, waiting in waiting_containers(status)]
     return "; ".join(told) or _why_unscheduled(status)
 
 
