@@ -383,6 +383,15 @@ def test_the_hook_sees_the_whole_pod_and_changes_it(template, mutation_hook):
     assert pod.namespace == "other"
 
 
+def test_fault_93_a_namespace_that_the_hook_chooses_has_to_be_watched_too(template, mutation_hook):
+    def hook(pod: Any) -> None:
+        pod.metadata.namespace = "other"
+
+    mutation_hook(hook)
+    with pytest.raises(PermanentError, match="'other' is not watched"):
+        builder(pod_template_file=template).build(make_submission())
+
+
 def test_fault_86_the_hook_cannot_change_what_the_pod_is(template, mutation_hook):
     def hook(pod: Any) -> None:
         pod.metadata = k8s.V1ObjectMeta(name="hooked", labels={"kubernetes_executor": "True"})
