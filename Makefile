@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: $(STAMP) ## Run unit, contract and integration tests; those marked slow, or without their service, are left out
@@ -35,6 +35,10 @@ integration: $(STAMP) ## Run the integration tests alone
 .PHONY: e2e
 e2e: $(STAMP) ## Run the end-to-end tests: PostgreSQL, Redis and a cluster with a node
 	$(PYTEST) tests/e2e
+
+.PHONY: bench-kubernetes
+bench-kubernetes: $(STAMP) ## Compare the creation and watching of pods with the stock executor's: PostgreSQL, Redis and a cluster
+	$(BIN)/python -W ignore -m tests.benchmarks.kubernetes
 
 .PHONY: lint
 lint: $(STAMP) ## Check style and formatting
