@@ -10,6 +10,13 @@ The contract, held for every implementation by ``tests/contract/test_backends.py
 * ``submit`` may be called again with a token that was already sent: it never makes a second artefact where
   the backend can tell, and where it cannot (a Celery queue), the second one is harmless because only one
   claim can win. Its answers are in the result, one for each token; it raises nothing.
+* Where sending takes its time, ``submit`` hands over and answers ``Underway``; ``results`` tells what became
+  of it, once, and waits for nothing. A token that is underway is not sent a second time by another
+  ``submit``: the answer is ``Underway`` again. What is underway can be revoked and removed like anything
+  else, and is not told of then: if it has not begun it never will, and otherwise it is taken away once it is
+  there.
+* A send that has not begun ``BEGIN_SECONDS`` after ``submit`` never does. It comes back ``Postponed`` and not
+  tried, because the check that allowed it has grown old (rule 4).
 * ``observe`` tells each ending at least once after it happened, for artefacts sent or watched by this
   object, until ``remove`` was called for the token. It never concludes anything from a missing result.
 * Where several artefacts carry one token, each of their endings is told, and is marked as outlived as long as
@@ -35,6 +42,9 @@ if TYPE_CHECKING:
     from dispatcher.domain.lifecycle import BackendName
     from dispatcher.domain.workload import WorkloadKind
 
+BEGIN_SECONDS = 5.0
+"""How old the check of a launch may be when its send begins."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
@@ -46,6 +56,7 @@ class Submission:
     :param payload: the workload as JSON, with its signed JWT: a secret
     :param workload: the workload itself (Airflow's type), for what only one backend needs of it
     :param priority: Airflow's priority weight; higher goes first
+    :param attempts: sends of it that failed before
     """
 
     token: str
@@ -61,6 +72,7 @@ class Submission:
     logical_date: datetime | None = None
     executor_config: Any = field(default=None, repr=False)
     priority: int = 0
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +98,25 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class Underway:
+    """It is being sent; ``results`` tells what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Postponed:
     """It is not known to be there and may be sent again.
 
     :param reason: one line for people
-    :param retry_after: seconds that the service asked for
+    :param retry_after: seconds that the service asked for, or during which another try is no use
     :param ambiguous: it may be there: the answer never came
+    :param tried: False if the send never began: nothing failed, and it may be sent again at once, or
+        after ``retry_after``
     """
 
     reason: str
     retry_after: float | None = None
     ambiguous: bool = False
+    tried: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +129,10 @@ class Rejected:
     reason: str
 
 
-SubmitResult = Sent | Postponed | Rejected
+Outcome = Sent | Postponed | Rejected
+"""What became of a send."""
+
+SubmitResult = Outcome | Underway
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +208,9 @@ class Backend(Protocol):
         :param batch: what to send
         :returns: one result for each token
         """
+
+    def results(self) -> Mapping[str, Outcome]:
+        """Return what has become of sends that were underway, each once; waits for nothing."""
 
     def watch(self, artefacts: Collection[Artefact]) -> None:
         """Take up artefacts that another scheduler sent."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dispatcher.backends.base import Artefact, Observation, Sent, Stray, Submission, SubmitResult
+from dispatcher.backends.base import (
+    Artefact,
+    Observation,
+    Outcome,
+    Sent,
+    Stray,
+    Submission,
+    SubmitResult,
+    Underway,
+)
 from dispatcher.domain.lifecycle import BackendName
 
 if TYPE_CHECKING:
@@ -27,6 +36,7 @@ class MemoryBackend:
         self.revoked: set[str] = set()
         self.removals: list[str] = []
         self.answers: dict[str, SubmitResult] = {}
+        self.outcomes: dict[str, Outcome] = {}
         self.missing: str | None = None
         self.waiting: dict[str, str] = {}
         self.left_behind: dict[str, Stray] = {}
@@ -51,10 +61,15 @@ class MemoryBackend:
         for submission in batch:
             self.sends.append(submission.token)
             answer = self.answers.get(submission.token, Sent(submission.token))
-            if isinstance(answer, Sent):
+            if isinstance(answer, (Sent, Underway)):
                 self.artefacts[submission.token] = submission
             results[submission.token] = answer
         return results
+
+    def results(self) -> Mapping[str, Outcome]:
+        """Return, once, what the test prepared of sends that it answered with ``Underway``."""
+        told, self.outcomes = self.outcomes, {}
+        return told
 
     def watch(self, artefacts: Collection[Artefact]) -> None:
         """Remember whose endings to tell."""

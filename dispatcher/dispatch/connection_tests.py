@@ -7,7 +7,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.backends.base import Artefact, Backend, Observation, Rejected, Sent, Submission, SubmitResult
+from dispatcher.backends.base import (
+    Artefact,
+    Backend,
+    Observation,
+    Outcome,
+    Postponed,
+    Rejected,
+    Sent,
+    Submission,
+    SubmitResult,
+    Underway,
+)
 from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Prepared, prepare
@@ -48,14 +59,27 @@ class ConnectionTests:
             view = WorkloadView(kind=WorkloadKind.TEST_CONNECTION, queue=test.queue, team=self._team)
             route = self._router.route(view)
             result = self._send(test, token, route)
-            if isinstance(result, Sent):
+            if isinstance(result, (Sent, Underway)):
                 self._sent[token] = (test.key, route.backend)
                 step.running.add(test.key)
                 continue
-            level = logging.ERROR if isinstance(result, Rejected) else logging.WARNING
-            log.log(level, "Connection test %s was not sent and will time out: %s", token, result.reason)
+            _tell_not_sent(token, result)
             step.freed.add(test.key)
         return step
+
+    def collect(self, results: Mapping[str, Outcome], step: Heartbeat) -> None:
+        """Free the slots of tests whose send was underway and did not succeed.
+
+        :param results: what the backends told, by token
+        :param step: takes the keys that are free
+        """
+        for token in self._sent.keys() & results.keys():
+            result = results[token]
+            if not isinstance(result, Sent):
+                _tell_not_sent(token, result)
+                # It may be there, if the answer never came: nobody waits for it any more.
+                step.freed.add(self._sent[token][0])
+                self.give_up(token)
 
     def _send(self, test: Any, token: str, route: Route) -> SubmitResult:
         prepared = prepare(self._signer, test, None)
@@ -102,3 +126,8 @@ class ConnectionTests:
         """
         given_up, self._given_up[name] = self._given_up[name], []
         return given_up
+
+
+def _tell_not_sent(token: str, result: Postponed | Rejected) -> None:
+    level = logging.ERROR if isinstance(result, Rejected) else logging.WARNING
+    log.log(level, "Connection test %s was not sent and will time out: %s", token, result.reason)

@@ -161,7 +161,7 @@ class Dispatcher:
             self.sweep_soon()
         step = Heartbeat(freed={key for key in keys if self._table.current(key) is None})
         for flight in flights:
-            if flight.token in outcome.sent:
+            if flight.token in outcome.sent | outcome.underway:
                 step.running.add(flight.key)
             elif flight.token in outcome.gone:
                 if reason := outcome.rejected.get(flight.token):
@@ -196,6 +196,7 @@ class Dispatcher:
         Memory changes only after the commit, so that a database error leaves everything for the next time.
         """
         step = Heartbeat()
+        self._collect(step)
         observed = {name: list(backend.observe()) for name, backend in self._backends.items()}
         done = self._connection_tests.end(observed, step)
         try:
@@ -211,6 +212,28 @@ class Dispatcher:
         self._settler.settle(stray, observed)
         self._housekeeper.keep()
         return step
+
+    def _collect(self, step: Heartbeat) -> None:
+        """Take in what became of sends that were underway; what is to be sent again is queued again."""
+        results = {
+            token: result
+            for backend in self._backends.values()
+            for token, result in backend.results().items()
+        }
+        if not results:
+            return
+        self._connection_tests.collect(results, step)
+        outcome = self._submitter.collect(self._table, results)
+        for token in outcome.waiting:
+            flight = self._table.get(token)
+            if flight is not None and self._table.is_current(flight):
+                step.freed.add(flight.key)
+                step.queued[flight.key] = flight.workload
+        for token, reason in outcome.rejected.items():
+            flight = self._table.get(token)
+            if flight is not None:
+                step.note(flight.key, "launch rejected", reason)
+                self._free(token, step)
 
     def _facts(self, session: Session, observed: Mapping[BackendName, list[Observation]]) -> _Facts:
         connection = session.connection()
@@ -379,6 +402,7 @@ class Dispatcher:
         if flight is not None and self._table.current(flight.key) is None:
             step.freed.add(flight.key)
             step.running.discard(flight.key)
+            step.queued.pop(flight.key, None)
 
     def _key_of(self, launch: Launch) -> Any:
         flight = self._table.get(launch.token)

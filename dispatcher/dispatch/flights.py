@@ -22,6 +22,7 @@ class Flight:
     :param launch: the ledger row as last read or written
     :param key: how the scheduler knows the subject
     :param workload: what to send; None once it was sent, or when it was taken over after its claim
+    :param underway: a backend is sending it: it keeps its slot, and is not sent again meanwhile
     :param attempts: sends that did not succeed so far
     :param not_before: when it may be sent again, on the dispatcher's monotonic clock (seconds)
     :param left_at: when its subject was first seen to have left RUNNING without an ending, same clock
@@ -30,6 +31,7 @@ class Flight:
     launch: Launch
     key: Any
     workload: Any = None
+    underway: bool = False
     attempts: int = 0
     not_before: float = 0.0
     left_at: float | None = None

@@ -14,8 +14,17 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from dispatcher.backends.base import Backend, Postponed, Rejected, Sent, Submission, SubmitResult
-from dispatcher.dispatch.flights import Flight
+from dispatcher.backends.base import (
+    Backend,
+    Outcome,
+    Postponed,
+    Rejected,
+    Sent,
+    Submission,
+    SubmitResult,
+    Underway,
+)
+from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.dispatch.signing import Signer
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState
@@ -29,7 +38,7 @@ from dispatcher.ledger.models import LaunchRow
 log = logging.getLogger(__name__)
 
 BACK_OFF_LIMIT = 60.0
-"""Longest wait between two sends of one launch, in seconds."""
+"""Longest wait between two sends of one launch, in seconds, unless the service asks for a longer one."""
 
 
 @dataclass(slots=True)
@@ -37,6 +46,7 @@ class Submitted:
     """What became of a batch, by token.
 
     :param sent: in the backend
+    :param underway: on their way to it; what becomes of them is told later
     :param waiting: to be tried again
     :param gone: no longer to be sent by this scheduler
     :param rejected: the reasons of those that no backend will ever take
@@ -44,6 +54,7 @@ class Submitted:
     """
 
     sent: set[str] = field(default_factory=set)
+    underway: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     rejected: dict[str, str] = field(default_factory=dict)
@@ -108,8 +119,12 @@ class Submitter:
         :param flights: launches with a workload to send
         """
         outcome = Submitted()
-        due = [flight for flight in flights if flight.not_before <= self.clock()]
-        outcome.waiting.update(flight.token for flight in flights if flight.not_before > self.clock())
+        now = self.clock()
+        due = [flight for flight in flights if not flight.underway and flight.not_before <= now]
+        outcome.underway.update(flight.token for flight in flights if flight.underway)
+        outcome.waiting.update(
+            flight.token for flight in flights if not flight.underway and flight.not_before > now
+        )
         if not due:
             return outcome
         try:
@@ -124,6 +139,24 @@ class Submitter:
         outcome.superseded = superseded
         outcome.gone.update(flight.token for flight in due if flight.token not in cleared)
         self._send([flight for flight in due if flight.token in cleared], outcome)
+        return outcome
+
+    def collect(self, table: FlightTable, results: Mapping[str, Outcome]) -> Submitted:
+        """Take in what became of launches that were underway.
+
+        :param table: the flights in memory
+        :param results: what the backends told, by token; one that is not in memory any more was ended
+            meanwhile, and only where its artefact is is noted
+        """
+        outcome = Submitted()
+        external_ids: dict[str, str] = {}
+        for token, result in results.items():
+            flight = table.get(token)
+            if flight is not None:
+                self._sort(flight, result, outcome, external_ids)
+            elif isinstance(result, Sent):
+                external_ids[token] = result.external_id
+        self._note(external_ids, outcome.rejected)
         return outcome
 
     def _clear(self, session: Session, due: Sequence[Flight]) -> tuple[frozenset[str], list[Launch]]:
@@ -240,6 +273,7 @@ class Submitter:
             try_number=launch.try_number,
             executor_config=None if ti is None else ti.executor_config,
             priority=0 if ti is None else ti.priority_weight,
+            attempts=flight.attempts,
         )
 
     def _sort(
@@ -249,6 +283,7 @@ class Submitter:
         outcome: Submitted,
         external_ids: dict[str, str],
     ) -> None:
+        flight.underway = isinstance(result, Underway)
         if isinstance(result, Sent):
             flight.workload = None
             flight.launch = replace(flight.launch, external_id=result.external_id)
@@ -257,18 +292,19 @@ class Submitter:
         elif isinstance(result, Rejected):
             outcome.rejected[flight.token] = storable(result.reason)
             outcome.gone.add(flight.token)
+        elif isinstance(result, Underway):
+            outcome.underway.add(flight.token)
         else:
             self._postpone(flight, result)
             outcome.waiting.add(flight.token)
 
     def _postpone(self, flight: Flight, result: Postponed) -> None:
-        if result.retry_after == 0 and not result.ambiguous:
-            # The heartbeat's budget is used up, nothing failed: it goes on in the next one.
-            flight.not_before = self.clock()
+        if not result.tried:
+            flight.not_before = self.clock() + (result.retry_after or 0.0)
             return
         flight.attempts += 1
-        wait = result.retry_after if result.retry_after is not None else back_off(flight.attempts)
-        flight.not_before = self.clock() + min(wait, BACK_OFF_LIMIT)
+        wait = back_off(flight.attempts) if result.retry_after is None else spread(result.retry_after)
+        flight.not_before = self.clock() + wait
         level = logging.WARNING if flight.attempts == 1 else logging.INFO
         log.log(
             level,
@@ -298,6 +334,11 @@ class Submitter:
                     )
         except DATABASE_ERRORS as exc:
             log.warning("Could not note what became of a batch in the ledger (%s)", type(exc).__name__)
+
+
+def spread(seconds: float) -> float:
+    """Return a wait that a service asked for, or a little more: not all are to come back at once."""
+    return seconds * random.uniform(1.0, 1.25)  # noqa: S311
 
 
 def back_off(attempts: int) -> float:

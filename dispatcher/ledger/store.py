@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.jobs.job import Job
 from airflow.models.taskinstance import TaskInstance
-from sqlalchemy import ColumnElement, Connection, Row, and_, exists, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, case, exists, insert, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from dispatcher.domain.launch import Launch
@@ -320,9 +320,13 @@ def note_external_ids(connection: Connection, external_ids: Mapping[str, str]) -
     :param connection: the caller's transaction
     :param external_ids: token -> Celery id, or namespace/pod
     """
-    for token in sorted(external_ids):
+    for chunk in _chunks(external_ids):
+        named = LaunchRow.token.in_(chunk)
+        # Rows are locked in the order of their tokens, as everywhere.
+        connection.execute(select(LaunchRow.token).where(named).order_by(LaunchRow.token).with_for_update())
+        values = {token: external_ids[token] for token in chunk}
         connection.execute(
-            update(LaunchRow).where(LaunchRow.token == token).values(external_id=external_ids[token])
+            update(LaunchRow).where(named).values(external_id=case(values, value=LaunchRow.token))
         )
 
 

@@ -14,7 +14,7 @@ import pytest
 from dispatcher.backends.base import Artefact, Postponed, Rejected, Sent
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.domain.workload import WorkloadKind
-from tests.support.backend_harness import BackendHarness, MemoryHarness, eventually, make_submission
+from tests.support.backend_harness import BackendHarness, MemoryHarness, eventually, make_submission, submit
 from tests.support.celery_backend import (
     CeleryHarness,
     CeleryOnPostgresHarness,
@@ -60,7 +60,7 @@ def backend(harness: BackendHarness) -> Backend:
 
 def send(backend: Backend, *batch: Submission) -> list[Artefact]:
     """Send, expect it to be there, and return the artefacts as the ledger knows them."""
-    results = backend.submit(batch)
+    results = submit(backend, *batch)
     sent = [results[submission.token] for submission in batch]
     assert all(isinstance(result, Sent) for result in sent), sent
     return [
@@ -283,7 +283,7 @@ def test_a_bad_workload_fails_alone(harness, backend):
     if bad is None:
         pytest.skip("this backend takes every workload")
     good = make_submission()
-    results = backend.submit([bad, good])
+    results = submit(backend, bad, good)
     assert isinstance(results[good.token], Sent)
     rejected = results[bad.token]
     assert isinstance(rejected, Rejected)
@@ -306,7 +306,7 @@ def test_a_service_that_is_away_stops_nothing(harness):
         assert problem
         assert "\n" not in problem
         with within(harness.blocking_seconds):
-            results = backend.submit([submission])
+            results = submit(backend, submission)
         assert isinstance(results[submission.token], Postponed)
         with within(harness.blocking_seconds):
             backend.watch([artefact])

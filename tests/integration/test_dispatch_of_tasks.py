@@ -214,7 +214,7 @@ def test_only_the_log_of_a_pod_is_read_through_the_executor():
 def test_what_a_heartbeat_had_no_time_for_goes_out_in_the_next_without_a_warning(caplog):
     executor = run.started_executor()
     token = run.queue_task(executor)
-    executor.celery.answers[token] = Postponed("no time left in this heartbeat", retry_after=0.0)
+    executor.celery.answers[token] = Postponed("no time left in this heartbeat", tried=False)
     caplog.clear()
     run.loop(executor)
     assert executor.celery.sends == [token]

@@ -12,7 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.backends.base import Observation, Submission
+from dispatcher.backends.base import Observation, Outcome, Submission, Underway
 from dispatcher.backends.memory import MemoryBackend
 from dispatcher.domain.workload import WorkloadKind
 
@@ -55,6 +55,18 @@ def make_submission(kind: WorkloadKind = WorkloadKind.TASK, **changes: Any) -> S
     if kind is WorkloadKind.TASK:
         fields |= {"task_id": "task", "try_number": 1}
     return Submission(**fields | changes)
+
+
+def submit(backend: Backend, *batch: Submission, seconds: float = WAIT_SECONDS) -> dict[str, Outcome]:
+    """Send, and return what became of each token: of what is underway, as soon as it is told."""
+    results: dict[str, Any] = dict(backend.submit(batch))
+
+    def settled() -> bool:
+        results.update(backend.results())
+        return not any(isinstance(results[submission.token], Underway) for submission in batch)
+
+    eventually(settled, "every send is answered", seconds)
+    return results
 
 
 class BackendHarness(ABC):

@@ -54,6 +54,12 @@ class Conf:
     def getint(self, section: str, key: str, **kwargs: Any) -> int:
         return int(self.get(section, key, **kwargs) or 0)
 
+    def getsection(self, section: str, **kwargs: Any) -> Any:
+        from airflow.configuration import conf
+
+        own = self._values if section == "kubernetes_executor" else {}
+        return {**(conf.getsection(section, **kwargs) or {}), **own}
+
     def getjson(self, section: str, key: str, **kwargs: Any) -> Any:
         import json
 

@@ -62,7 +62,8 @@ class Batch:
         A send that has not come back may have reached the broker. What was not handed out was certainly not
         sent, and may be sent again at once, unless the broker seems to hang.
         """
-        rest = Postponed(f"not sent within the {self._seconds:g} s of one heartbeat", retry_after=0.0)
+        late = f"not sent within the {self._seconds:g} s of one heartbeat"
+        rest = Postponed(late, retry_after=0.0, tried=False)
         with self._lock:
             self._closed = True
             if self._sending is not None:

@@ -20,6 +20,8 @@ from dispatcher.backends.kubernetes.removal import PodRemover
 from dispatcher.domain.errors import BackendError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dispatcher.backends.kubernetes.identity import Owner
     from dispatcher.backends.kubernetes.options import ClusterOptions
     from dispatcher.backends.kubernetes.table import PodTable
@@ -82,6 +84,8 @@ def open_access(
     table: PodTable,
     *,
     request_seconds: float,
+    connections: int,
+    pause: Callable[[float], None],
 ) -> ClusterAccess:
     """Open access to the cluster that the configuration names; nothing is asked of it yet.
 
@@ -91,10 +95,13 @@ def open_access(
     :param owner: whose pods are made
     :param table: learns what becomes of them
     :param request_seconds: time-out of one call where the options name none
+    :param connections: calls at the same time, watches not counted
+    :param pause: told for how many seconds the API server wants no creation at all
     :raises BackendError: there is no configuration that can be used
     """
-    connections = settings.pod_creation_concurrency + len(options.scopes) + 1
-    cluster = open_cluster(conf, options, connections=connections, request_seconds=request_seconds)
+    cluster = open_cluster(
+        conf, options, connections=connections + len(options.scopes), request_seconds=request_seconds
+    )
     return ClusterAccess(
         options=options,
         cluster=cluster,
@@ -104,7 +111,9 @@ def open_access(
             settings.workload_delivery,
             callback_template=settings.callback_pod_template_file,
         ),
-        creator=PodCreator(cluster, table, options.delete_options),
+        creator=PodCreator(
+            cluster, table, options.delete_options, retries=options.publish_retries, pause=pause
+        ),
         remover=PodRemover(cluster, options, owner),
     )
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend whose artefacts are pods.
 
-Pods are created by a bounded pool of threads over one pool of connections, and watched by one thread for each
-namespace, which starts with the first pod: where no workload goes to Kubernetes, no cluster is asked for.
+Pods are created in the background, by a bounded number of threads over one pool of connections, and watched
+by one thread for each namespace, which starts with the first pod: where no workload goes to Kubernetes, no
+cluster is asked for.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.backends.base import (
     Artefact,
     Observation,
+    Outcome,
     Postponed,
     Rejected,
     Stray,
     Submission,
     SubmitResult,
 )
-from dispatcher.backends.kubernetes.identity import Owner, PodIdentity, selector
+from dispatcher.backends.kubernetes.identity import Owner, selector
 from dispatcher.backends.kubernetes.jobs import Jobs
 from dispatcher.backends.kubernetes.options import ClusterOptions, WatchTimes, load_options
+from dispatcher.backends.kubernetes.pipeline import CreationPipeline
 from dispatcher.backends.kubernetes.removal import Removal, plan_removal, plan_stop
 from dispatcher.backends.kubernetes.table import PodTable
 from dispatcher.backends.kubernetes.waiting import Patience, give_up
@@ -36,7 +39,6 @@ from dispatcher.domain.workload import WorkloadKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from concurrent.futures import Future
 
     from dispatcher.backends.kubernetes.access import ClusterAccess
     from dispatcher.backends.kubernetes.logs import Log
@@ -47,13 +49,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPERATION_SECONDS = 10.0
-"""How long one method may keep the scheduler's loop waiting, in all."""
+"""How long one call to the API server may take, where ``kube_client_request_args`` does not say."""
 
 HOUSEKEEPING_SECONDS = 5.0
 """Between two looks for pods that are missing and for removals that failed."""
 
+HOUSEKEEPING_THREADS = 8
+"""Removals, and other calls that are no creations, at once."""
+
 STOP_SECONDS = 2.0
-"""How long ``stop`` waits for the watchers, which end by themselves."""
+"""How long ``stop`` waits for removals that have begun, and for the watchers, which end by themselves."""
 
 
 class KubernetesBackend:
@@ -64,7 +69,7 @@ class KubernetesBackend:
     :param conf: Airflow's configuration, team-aware where an executor passes its own
     :param settings: ``[dispatcher]``
     :param team_name: the executor's team, for a label
-    :param operation_seconds: how long one method may take, in all, and one call by default
+    :param operation_seconds: how long one call to the API server may take by default
     :param watch_times: how patient the watchers are
     """
 
@@ -83,7 +88,8 @@ class KubernetesBackend:
         self._watch_times = watch_times or WatchTimes()
         self._owner = Owner("", settings.deployment, team_name)
         self._table = PodTable(self._scope_of)
-        self._jobs = Jobs(settings.pod_creation_concurrency)
+        self._creations = CreationPipeline(settings.pod_creation_concurrency)
+        self._jobs = Jobs(HOUSEKEEPING_THREADS)
         self._access: ClusterAccess | None = None
         self._access_lock = threading.Lock()
         self._watchers: list[PodWatcher] = []
@@ -115,13 +121,10 @@ class KubernetesBackend:
             return advice(exc)
 
     def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
-        """Create pods, highest priority first.
-
-        A pod whose creation has not ended in time goes on being created: sending its token again waits for
-        the same creation.
+        """Hand pods over to be created, highest priority first.
 
         :param batch: what to send
-        :returns: one result for each token
+        :returns: one result for each token; ``results`` tells the rest
         """
         if not batch:
             return {}
@@ -131,33 +134,21 @@ class KubernetesBackend:
         except DispatcherError as exc:
             return {submission.token: Postponed(str(exc)) for submission in batch}
         self._watch_scopes(access)
-        deadline = time.monotonic() + self._operation_seconds
-        results: dict[str, SubmitResult] = {}
-        creations: dict[str, Future[SubmitResult]] = {}
-        for submission in sorted(batch, key=lambda one: one.priority, reverse=True):
-            started = self._start_creation(access, submission, deadline)
-            if isinstance(started, (Postponed, Rejected)):
-                results[submission.token] = started
-            else:
-                creations[submission.token] = started
-        self._jobs.wait(creations.values(), deadline - time.monotonic())
-        results.update({token: _result(future) for token, future in creations.items()})
-        return results
+        ordered = sorted(batch, key=lambda one: one.priority, reverse=True)
+        return {submission.token: self._hand_over(access, submission) for submission in ordered}
 
-    def _start_creation(
-        self, access: ClusterAccess, submission: Submission, deadline: float
-    ) -> Future[SubmitResult] | Postponed | Rejected:
-        if time.monotonic() > deadline:
-            return Postponed("there was no time left to create the pod")
+    def _hand_over(self, access: ClusterAccess, submission: Submission) -> SubmitResult:
         try:
             pod = access.builder.build(submission)
         except PermanentError as exc:
             return Rejected(str(exc))
         except ConfigurationError as exc:
             return Postponed(str(exc))
-        identity = PodIdentity(submission.token, submission.kind, pod.namespace, pod.name, "")
-        self._table.attempted(identity, secret=pod.secret is not None)
-        return self._jobs.start(("create", submission.token), partial(access.creator.create, pod))
+        return self._creations.add(pod.token, partial(access.creator.create, pod, submission.attempts))
+
+    def results(self) -> Mapping[str, Outcome]:
+        """Return what has become of creations since the last call; waits for nothing."""
+        return self._creations.results()
 
     def watch(self, artefacts: Collection[Artefact]) -> None:
         """Take up artefacts that another scheduler sent.
@@ -221,7 +212,7 @@ class KubernetesBackend:
         self._take_away(removals)
 
     def _take_away(self, removals: Collection[Removal]) -> None:
-        """Do what can be done in time; what fails is tried again until it is done."""
+        """Begin what can be begun; what fails is tried again until it is done. Waits for nothing."""
         if not removals:
             return
         self._needed = True
@@ -234,11 +225,13 @@ class KubernetesBackend:
         except DispatcherError as exc:
             log.debug("%d pods wait for their removal: %s", len(removals), exc)
             return
-        started = [self._start_removal(access, removal) for removal in removals]
-        self._jobs.wait(started, self._operation_seconds)
+        for removal in removals:
+            start = partial(self._start_removal, access, removal)
+            if not self._creations.withdraw(removal.token, then=start):
+                start()
 
-    def _start_removal(self, access: ClusterAccess, removal: Removal) -> Future[None]:
-        return self._jobs.start(removal, partial(self._finish_removal, access, removal))
+    def _start_removal(self, access: ClusterAccess, removal: Removal) -> None:
+        self._jobs.start(removal, partial(self._finish_removal, access, removal))
 
     def _finish_removal(self, access: ClusterAccess, removal: Removal) -> None:
         try:
@@ -274,7 +267,8 @@ class KubernetesBackend:
 
     def stop(self) -> None:
         """End every thread and connection of this object."""
-        self._jobs.stop()
+        self._creations.stop()
+        self._jobs.stop(STOP_SECONDS)
         for watcher in self._watchers:
             watcher.stop()
         deadline = time.monotonic() + STOP_SECONDS
@@ -316,6 +310,8 @@ class KubernetesBackend:
                     self._owner,
                     self._table,
                     request_seconds=self._operation_seconds,
+                    connections=self._settings.pod_creation_concurrency + HOUSEKEEPING_THREADS,
+                    pause=self._creations.pause,
                 )
             return self._access
 
@@ -345,20 +341,11 @@ class KubernetesBackend:
         self._watch_scopes(access)
         self._jobs.start("sweep", partial(self._sweep, access))
         for removal in list(self._removals):
-            self._start_removal(access, removal)
+            if not self._creations.is_creating(removal.token):
+                self._start_removal(access, removal)
 
     def _sweep(self, access: ClusterAccess) -> None:
         try:
             access.sweep(self._table)
         except BackendError as exc:
             log.debug("Missing pods are looked for later: %s", exc)
-
-
-def _result(future: Future[SubmitResult]) -> SubmitResult:
-    if future.cancelled():
-        return Postponed("there was no time left to create the pod")
-    if not future.done():
-        return Postponed("the API server has not answered in time", ambiguous=True)
-    if (exc := future.exception()) is not None:
-        return Postponed(f"creating the pod failed: {type(exc).__name__}", ambiguous=True)
-    return future.result()

@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.backends.base import Postponed, Rejected, Sent, SubmitResult
+from dispatcher.backends.base import Outcome, Postponed, Rejected, Sent
 from dispatcher.backends.kubernetes.endings import classify_pod, is_terminating
-from dispatcher.backends.kubernetes.errors import AlreadyExistsError
+from dispatcher.backends.kubernetes.errors import AlreadyExistsError, BusyError
 from dispatcher.backends.kubernetes.identity import PodIdentity, read_identity
 from dispatcher.domain.errors import AmbiguousError, BackendError, PermanentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from dispatcher.backends.kubernetes.client import Cluster
     from dispatcher.backends.kubernetes.pods import BuiltPod
@@ -33,25 +33,51 @@ class PodCreator:
     :param cluster: where
     :param table: learns what became of each
     :param delete_options: for pods that have to be taken back
+    :param retries: how often a creation that failed for now may be tried again; None for always
+    :param pause: told for how many seconds the API server wants no creation at all
     """
 
-    def __init__(self, cluster: Cluster, table: PodTable, delete_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        table: PodTable,
+        delete_options: Mapping[str, Any],
+        *,
+        retries: int | None,
+        pause: Callable[[float], None],
+    ) -> None:
         self._cluster = cluster
         self._table = table
         self._delete_options = delete_options
+        self._retries = retries
+        self._pause = pause
 
-    def create(self, pod: BuiltPod) -> SubmitResult:
-        """Make sure that a pod is there, and say whether it is; never raises a ``BackendError``."""
+    def create(self, pod: BuiltPod, attempts: int = 0) -> Outcome:
+        """Make sure that a pod is there, and say whether it is; never raises a ``BackendError``.
+
+        :param pod: what to create
+        :param attempts: creations of it that failed before
+        """
+        self._table.attempted(pod.identity, secret=pod.secret is not None)
         try:
             return self._create(pod)
         except PermanentError as exc:
             self._table.forget(pod.token)
             return Rejected(str(exc))
         except BackendError as exc:
-            # A server that asks for no pause gets the usual back-off: 0 would mean that nothing had failed.
-            return Postponed(str(exc), exc.retry_after or None, ambiguous=isinstance(exc, AmbiguousError))
+            return self._failed_for_now(exc, attempts)
 
-    def _create(self, pod: BuiltPod) -> SubmitResult:
+    def _failed_for_now(self, exc: BackendError, attempts: int) -> Postponed | Rejected:
+        # A server that asks for a pause of nothing gets the usual back-off.
+        pause = exc.retry_after or None
+        if pause is not None and isinstance(exc, BusyError):
+            self._pause(pause)
+        if self._retries is not None and attempts >= self._retries:
+            limit = f"[kubernetes_executor] task_publish_max_retries = {self._retries}"
+            return Rejected(f"{exc}; not tried again: {limit}")
+        return Postponed(str(exc), pause, ambiguous=isinstance(exc, AmbiguousError))
+
+    def _create(self, pod: BuiltPod) -> Outcome:
         try:
             created = self._cluster.create_pod(pod.namespace, pod.body)
         except AlreadyExistsError:
@@ -60,7 +86,7 @@ class PodCreator:
         self._deliver(pod, created)
         return Sent(pod.external_id)
 
-    def _already_there(self, pod: BuiltPod) -> SubmitResult:
+    def _already_there(self, pod: BuiltPod) -> Outcome:
         """Judge the pod that has the name: only one that can still run is what was asked for.
 
         A pod that has ended is told by ``observe``, from this very look: to say that it was sent would be

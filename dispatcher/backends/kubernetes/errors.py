@@ -64,6 +64,10 @@ class UnreachableError(RetryableError):
     """No connection to the API server could be made."""
 
 
+class BusyError(RetryableError):
+    """The API server wants fewer calls, and not only from this one caller."""
+
+
 class ExpiredError(RetryableError):
     """The resource version, or the continuation of a list, is too old: list anew."""
 
@@ -71,8 +75,8 @@ class ExpiredError(RetryableError):
 _REFUSED_FOR_NOW: Mapping[int, type[RetryableError]] = {
     HTTPStatus.CONFLICT: RetryableError,
     HTTPStatus.GONE: ExpiredError,
-    HTTPStatus.TOO_MANY_REQUESTS: RetryableError,
-    HTTPStatus.SERVICE_UNAVAILABLE: RetryableError,
+    HTTPStatus.TOO_MANY_REQUESTS: BusyError,
+    HTTPStatus.SERVICE_UNAVAILABLE: BusyError,
     HTTPStatus.UNAUTHORIZED: UnauthorizedError,
 }
 _REFUSED_FOR_GOOD: Mapping[int, type[PermanentError]] = {

@@ -43,8 +43,11 @@ class Jobs:
         for future in wait(futures, timeout=max(0.0, seconds)).not_done:
             future.cancel()
 
-    def stop(self) -> None:
-        """Start nothing more; does not wait for what runs."""
+    def stop(self, seconds: float = 0.0) -> None:
+        """Start nothing more, and wait for what runs, but not longer than ``seconds``."""
+        with self._lock:
+            running = list(self._running.values())
+        self.wait(running, seconds)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _forget(self, key: Hashable, done: Future[Any]) -> None:

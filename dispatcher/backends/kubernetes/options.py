@@ -31,6 +31,7 @@ class ClusterOptions:
     :param delete_options: arguments of ``V1DeleteOptions``
     :param fatal_reasons: of waiting containers: a pod that shows one is given up at once
     :param request_args: arguments of every call of the client
+    :param publish_retries: how often a creation that failed for now is tried again; None for always
     :param log_lines: how many of a running pod's last lines are shown
     """
 
@@ -44,6 +45,7 @@ class ClusterOptions:
     delete_options: Mapping[str, Any] = field(default_factory=dict)
     fatal_reasons: frozenset[str] = frozenset()
     request_args: Mapping[str, Any] = field(default_factory=dict)
+    publish_retries: int | None = None
     log_lines: int = 100
 
     def allows(self, namespace: str) -> bool:
@@ -89,6 +91,7 @@ def load_options(conf: Any) -> ClusterOptions:
 
     try:
         config = KubeConfig(executor_conf=conf)
+        publish_retries = _publish_retries(conf)
         log_lines = conf.getint(SECTION, "running_pod_log_lines", fallback=100)
     except (AirflowConfigException, ValueError) as exc:
         raise ConfigurationError(f"[{SECTION}] cannot be used: {exc}") from exc
@@ -104,8 +107,17 @@ def load_options(conf: Any) -> ClusterOptions:
         delete_options=config.delete_option_kwargs,
         fatal_reasons=frozenset(config.worker_pod_pending_fatal_container_state_reasons),
         request_args=config.kube_client_request_args,
+        publish_retries=publish_retries,
         log_lines=max(1, log_lines),
     )
+
+
+def _publish_retries(conf: Any) -> int | None:
+    """Return the stock executor's bound where it is set; its default, no retry at all, is not taken over."""
+    if "task_publish_max_retries" not in (conf.getsection(SECTION) or {}):
+        return None
+    retries: int = conf.getint(SECTION, "task_publish_max_retries")
+    return None if retries < 0 else retries
 
 
 def _scopes(config: Any) -> tuple[Scope, ...]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dispatcher.backends.kubernetes.identity import Owner
     from dispatcher.backends.kubernetes.options import ClusterOptions
     from dispatcher.backends.kubernetes.templates import Base
+    from dispatcher.domain.workload import WorkloadKind
 
 ARGS_LIMIT = 100 * 1024
 """Longest payload, in bytes, that travels in the arguments: Linux takes no single argument of 128 KiB."""
@@ -54,6 +55,7 @@ class BuiltPod:
     """A pod that is ready to be created.
 
     :param token: whose it is
+    :param kind: what it runs
     :param namespace: where it goes
     :param name: its name
     :param body: the manifest
@@ -61,6 +63,7 @@ class BuiltPod:
     """
 
     token: str
+    kind: WorkloadKind
     namespace: str
     name: str
     body: Mapping[str, Any] = field(repr=False)
@@ -70,6 +73,11 @@ class BuiltPod:
     def external_id(self) -> str:
         """The pod as the ledger names it."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def identity(self) -> identity.PodIdentity:
+        """Which pod this is to be; it has no uid yet."""
+        return identity.PodIdentity(self.token, self.kind, self.namespace, self.name, "")
 
 
 class PodBuilder:
@@ -133,6 +141,7 @@ class PodBuilder:
             self._set_identity(pod, submission, name)
         return BuiltPod(
             token=submission.token,
+            kind=submission.kind,
             namespace=self._namespace_of(pod),
             name=name,
             body=pod,

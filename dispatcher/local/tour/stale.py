@@ -19,7 +19,7 @@ from airflow.configuration import conf
 from airflow.executors.base_executor import get_execution_api_server_url
 
 from dispatcher import settings
-from dispatcher.backends.base import Artefact, Sent, Submission
+from dispatcher.backends.base import Artefact, Sent, Submission, SubmitResult, Underway
 from dispatcher.backends.celery.backend import CeleryBackend
 from dispatcher.backends.kubernetes.backend import KubernetesBackend
 from dispatcher.dispatch.signing import Signer
@@ -28,6 +28,7 @@ from dispatcher.domain.workload import WorkloadKind
 from dispatcher.executor import HybridExecutor
 from dispatcher.local.errors import LocalModeError
 from dispatcher.local.tour.records import workload_of
+from dispatcher.local.tour.waiting import happened
 
 if TYPE_CHECKING:
     from dispatcher.backends.base import Backend
@@ -92,11 +93,19 @@ class StalledScheduler:
             raise LocalModeError(f"the claim got no answer: {exc}") from exc
 
     def _send(self, backend: Backend, launch: Launch, queue: str) -> Sent:
+        results: dict[str, SubmitResult] = {}
+
+        def answered() -> bool:
+            results.update(backend.results())
+            return not isinstance(results[launch.token], Underway)
+
         backend.start(launch.scheduler_job_id or "0")
         try:
-            result = backend.submit([self._submission(launch, queue)])[launch.token]
+            results.update(backend.submit([self._submission(launch, queue)]))
+            happened(answered, ANSWER_SECONDS)
         finally:
             backend.stop()
+        result = results[launch.token]
         if not isinstance(result, Sent):
             raise LocalModeError(f"{backend.name.value} did not take launch {launch.token}: {result}")
         return result

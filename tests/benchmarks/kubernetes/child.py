@@ -55,7 +55,7 @@ def create(name: str, namespace: str, count: str) -> dict[str, Any]:
 
 
 def _drive(executor: BaseExecutor, namespace: str, pods: int) -> list[float]:
-    """Run the scheduler's loop until the pods are there and the executor knows; return what each turn took."""
+    """Run the scheduler's loop until the executor knows that the pods are there; return what turns took."""
     blocked: list[float] = []
     deadline = time.monotonic() + LONGEST_SECONDS
     while not _all_created(executor, namespace, pods):

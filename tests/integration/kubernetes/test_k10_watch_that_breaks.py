@@ -10,7 +10,7 @@ import pytest
 from dispatcher.backends.base import Sent
 from dispatcher.backends.kubernetes.options import WatchTimes
 from tests.support import fault_proxy
-from tests.support.backend_harness import eventually, make_submission
+from tests.support.backend_harness import eventually, make_submission, submit
 
 pytestmark = pytest.mark.needs("kubernetes")
 
@@ -20,7 +20,7 @@ FAST = WatchTimes(watch=2, silence=3, connect=2, shortest_round=0.2)
 
 def send(backend, number=1):
     batch = [make_submission() for _ in range(number)]
-    results = backend.submit(batch)
+    results = submit(backend, *batch)
     assert all(isinstance(result, Sent) for result in results.values())
     return batch
 

@@ -17,7 +17,7 @@ from dispatcher.backends.base import Artefact, Sent
 from dispatcher.domain.workload import WorkloadKind
 from tests.support import dispatching as run
 from tests.support import field_dispatching as on
-from tests.support.backend_harness import eventually, make_submission
+from tests.support.backend_harness import eventually, make_submission, submit
 from tests.support.commands import run_airflow_commands
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_pods_are_cleaned_up_and_rendered(field, airflow_db, airflow_home, tmp_p
     }
     backend = field.backend()
     submissions = {what: make_submission(kind, dag_id="commands") for what, kind in kinds.items()}
-    sent = backend.submit(list(submissions.values()))
+    sent = submit(backend, *submissions.values())
     names = {}
     for what, submission in submissions.items():
         result = sent[submission.token]
@@ -102,7 +102,7 @@ def test_an_ending_that_is_seen_is_kept_though_the_pod_is_cleaned_up(field):
     """The last that a watch shows of a deleted pod is how it ended."""
     backend = field.backend()
     submission = make_submission()
-    backend.submit([submission])
+    submit(backend, submission)
     name = field.kubelet.name_of(submission.token)
     field.kubelet.end(name, 0)
     field.kubelet.delete(name)

@@ -14,7 +14,7 @@ from dispatcher.backends.base import Sent
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.executor import HybridExecutor
 from tests.support import fault_proxy
-from tests.support.backend_harness import eventually, make_submission
+from tests.support.backend_harness import eventually, make_submission, submit
 from tests.support.clusters import POD_TEMPLATE_VARIABLE
 from tests.support.fault_proxy import kubeconfig_of
 from tests.support.launches import add_launch, add_launch_of
@@ -28,7 +28,7 @@ SCRIPT = r'printf "\033[31mrot\033[0m\n"; echo "$0 é 日本"; printf "\377\n"; 
 def send(backend, **changes):
     """Create a pod and return where it is."""
     submission = make_submission(**changes)
-    sent = backend.submit([submission])[submission.token]
+    sent = submit(backend, submission)[submission.token]
     assert isinstance(sent, Sent), sent
     return sent.external_id
 

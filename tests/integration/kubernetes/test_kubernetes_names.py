@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.backends.base import Artefact, Sent
-from tests.support.backend_harness import eventually, make_submission
+from tests.support.backend_harness import eventually, make_submission, submit
 
 pytestmark = pytest.mark.needs("kubernetes")
 
@@ -27,7 +27,7 @@ LOOK_ALIKES = [
 def test_faults_88_to_90_look_alikes_are_kept_apart(field):
     submissions = [make_submission(**ids) for ids in LOOK_ALIKES]
     backend = field.backend()
-    results = backend.submit(submissions)
+    results = submit(backend, *submissions)
     assert all(isinstance(result, Sent) for result in results.values()), results
     places = {token: result.external_id for token, result in results.items()}
     for pod in field.kubelet.pods():

@@ -8,14 +8,14 @@ import logging
 import pytest
 
 from dispatcher.backends.base import Artefact, Sent
-from tests.support.backend_harness import eventually, make_submission
+from tests.support.backend_harness import eventually, make_submission, submit
 
 pytestmark = pytest.mark.needs("kubernetes")
 
 
 def send(backend, **changes):
     submission = make_submission(**changes)
-    result = backend.submit([submission])[submission.token]
+    result = submit(backend, submission)[submission.token]
     assert isinstance(result, Sent)
     return Artefact(submission.token, submission.kind, result.external_id)
 
@@ -33,7 +33,7 @@ def test_fault_72_two_deployments_in_one_namespace_leave_each_other_alone(field)
     theirs.remove([Artefact(mine.token, mine.kind)])
     assert len(field.kubelet.pods(mine.token)) == 1
     ours.remove([Artefact(mine.token, mine.kind)])
-    assert field.kubelet.pods(mine.token) == []
+    eventually(lambda: field.kubelet.pods(mine.token) == [], "ours removes it")
 
 
 def test_fault_72_two_teams_tell_of_their_own_pods_alone(field):

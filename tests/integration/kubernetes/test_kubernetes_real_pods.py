@@ -13,7 +13,7 @@ from dispatcher.backends.base import Artefact, Sent
 from dispatcher.backends.kubernetes.pods import ARGS_LIMIT
 from dispatcher.domain.pod_claimant import POD_UID_VARIABLE, claimants_of_pod
 from dispatcher.settings import WorkloadDelivery
-from tests.support.backend_harness import eventually, make_submission
+from tests.support.backend_harness import eventually, make_submission, submit
 from tests.support.clusters import POD_TEMPLATE_VARIABLE
 
 pytestmark = [
@@ -36,7 +36,7 @@ def run(field):
         override = k8s.V1Pod(spec=k8s.V1PodSpec(containers=[container]))
         changes = {} if payload is None else {"payload": payload}
         submission = make_submission(executor_config={"pod_override": override}, **changes)
-        sent = backend.submit([submission])[submission.token]
+        sent = submit(backend, submission)[submission.token]
         assert isinstance(sent, Sent), sent
         (pod,) = field.kubelet.pods(submission.token)
         return backend, Artefact(submission.token, submission.kind, sent.external_id), pod

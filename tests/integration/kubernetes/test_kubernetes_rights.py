@@ -12,7 +12,7 @@ from kubernetes.client.exceptions import ApiException
 from dispatcher.backends.base import Artefact, Rejected, Sent
 from dispatcher.settings import WorkloadDelivery
 from tests.support import services
-from tests.support.backend_harness import eventually, make_submission
+from tests.support.backend_harness import eventually, make_submission, submit
 from tests.support.kubernetes_field import Kubelet
 from tests.support.kubernetes_rights import EXECUTOR, grant
 
@@ -43,7 +43,7 @@ def test_fault_93_listed_namespaces_need_no_rights_in_the_cluster(field):
         eventually(lambda: backend.problem() is None, "the rights are in force")
         here, there = make_submission(), make_submission(executor_config=in_namespace(other))
         elsewhere = make_submission(executor_config=in_namespace("kube-system"))
-        results = backend.submit([here, there, elsewhere])
+        results = submit(backend, here, there, elsewhere)
         assert isinstance(results[here.token], Sent)
         sent = results[there.token]
         assert isinstance(sent, Sent)
@@ -76,8 +76,8 @@ def test_fault_110_who_may_read_pods_learns_no_token(field):
     large = make_submission(payload=json.dumps({"token": "jwt-of-large", "filling": "x" * 200 * 1024}))
     small = make_submission()
     by_secret = field.backend(settings={"workload_delivery": WorkloadDelivery.SECRET})
-    assert isinstance(by_secret.submit([small])[small.token], Sent)
-    assert isinstance(field.backend().submit([large])[large.token], Sent)
+    assert isinstance(submit(by_secret, small)[small.token], Sent)
+    assert isinstance(submit(field.backend(), large)[large.token], Sent)
 
     from kubernetes.client import CoreV1Api
     from kubernetes.config import new_client_from_config
