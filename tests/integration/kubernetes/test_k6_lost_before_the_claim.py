@@ -89,8 +89,11 @@ def test_it_is_launched_again_without_a_retry_and_the_old_pod_can_never_claim(fi
     gone = set(old_pods.values())
     executor.drive(lambda: not gone & {pod.metadata.name for pod in field.kubelet.pods()}, "old pods go")
 
-    secrets = {one.metadata.name for one in field.api.list_namespaced_secret(field.namespace).items}
-    assert not gone & secrets
+    def secrets_of_pods():
+        return {one.metadata.name for one in field.api.list_namespaced_secret(field.namespace).items}
+
+    executor.drive(lambda: not gone & secrets_of_pods(), "the garbage collector takes their Secrets")
+    secrets = secrets_of_pods()
     for task_id, (token, subject) in tasks.items():
         old, new = on.launches_of(subject)
         assert task_instance(subject) == ("queued", new.token, 1)

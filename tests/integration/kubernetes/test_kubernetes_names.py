@@ -60,5 +60,5 @@ def test_faults_88_to_90_look_alikes_are_kept_apart(field):
     # A creation whose answer was lost left no name of a pod.
     for one in stopped:
         adopting.revoke([Artefact(one.token, one.kind)])
-    left = {pod.metadata.name for pod in field.kubelet.pods()}
-    assert left == {places[one.token].partition("/")[2] for one in ended}
+    kept = {places[one.token].partition("/")[2] for one in ended}
+    eventually(lambda: {pod.metadata.name for pod in field.kubelet.pods()} == kept, "only those are left")
