@@ -21,6 +21,8 @@ The contract, held for every implementation by ``tests/contract/test_backends.py
   object, until ``remove`` was called for the token. It never concludes anything from a missing result.
 * Where several artefacts carry one token, each of their endings is told, and is marked as outlived as long as
   another of them has not ended. ``revoke`` and ``remove`` take all of them away, and no other token's.
+* ``look_for`` names an artefact as lost only if the backend shows that nothing of it is there: the same token
+  may then be sent again. A backend that tells of lost artefacts by ``observe`` names none here.
 * ``revoke`` and ``remove`` are idempotent; an artefact that is not there is no error.
 * ``strays`` names, as long as they are there, artefacts of this deployment and team that this object neither
   tells of nor was asked to take away: another scheduler's, and what a dead one left. It takes nothing away
@@ -164,6 +166,18 @@ class Observation:
     outlived: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a backend found out about artefacts that have waited for long.
+
+    :param lost: tokens of artefacts of which, by positive evidence, nothing is there any more
+    :param stranded: why nothing takes up an artefact that is there, in one line, by token
+    """
+
+    lost: frozenset[str] = frozenset()
+    stranded: Mapping[str, str] = field(default_factory=dict)
+
+
 class Progress(StrEnum):
     """How far an artefact has come."""
 
@@ -224,6 +238,12 @@ class Backend(Protocol):
         Waits for no service.
 
         :param token: which one
+        """
+
+    def look_for(self, waiting: Mapping[str, str]) -> Findings:
+        """Return what is certain by now of artefacts that wait; looking goes on in the background.
+
+        :param waiting: the queues of launches that were sent long ago and that nobody claimed, by token
         """
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.backends.base import (
     Artefact,
+    Findings,
     Observation,
     Outcome,
     Sent,
@@ -39,6 +40,8 @@ class MemoryBackend:
         self.outcomes: dict[str, Outcome] = {}
         self.missing: str | None = None
         self.waiting: dict[str, str] = {}
+        self.lost: set[str] = set()
+        self.looked_for: dict[str, str] = {}
         self.left_behind: dict[str, Stray] = {}
         self._endings: dict[str, Observation] = {}
 
@@ -87,6 +90,13 @@ class MemoryBackend:
     def why_waiting(self, token: str) -> str | None:
         """Return the reason that the test set."""
         return self.waiting.get(token)
+
+    def look_for(self, waiting: Mapping[str, str]) -> Findings:
+        """Remember who is waited for; return what the test set as lost, once, and why the others wait."""
+        self.looked_for = dict(waiting)
+        lost = frozenset(self.lost & waiting.keys())
+        self.lost -= lost
+        return Findings(lost, {token: why for token, why in self.waiting.items() if token in waiting})
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Remember what was stopped, and take it away."""

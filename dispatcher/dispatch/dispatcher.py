@@ -30,6 +30,7 @@ from dispatcher.dispatch.reports import (
     is_winding_down,
     told_ending,
 )
+from dispatcher.dispatch.search import Searcher
 from dispatcher.dispatch.settling import Settler
 from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Submitted, Submitter
@@ -124,6 +125,7 @@ class Dispatcher:
         self._housekeeper = Housekeeper(
             owner=owner, team=team, backends=backends, session=session, clock=clock
         )
+        self._searcher = Searcher(backends=backends, session=session, utcnow=utcnow)
         self._next_sweep = 0.0
         self._next_orphans = 0.0
         self._connection_tests = ConnectionTests(backends, router, signer, team)
@@ -211,6 +213,8 @@ class Dispatcher:
         # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
         self._settler.settle(stray, observed)
         self._housekeeper.keep()
+        if facts.swept is not None:
+            self._searcher.search(self._table, step)
         return step
 
     def _collect(self, step: Heartbeat) -> None:

@@ -127,6 +127,14 @@ class CeleryWorker:
             redis = connection.default_channel.client
             self.wait_for(lambda: not any(redis.exists(key) for key in ("default", "callbacks", "unacked")))
 
+    def open_gate(self) -> None:
+        """Let the bodies go on that wait at the gate; see ``gate``."""
+        self._marks.with_name("gate").touch()
+
+    def close_gate(self) -> None:
+        """Let bodies wait at the gate again."""
+        self._marks.with_name("gate").unlink(missing_ok=True)
+
     def take_marks(self) -> list[str]:
         """Return the marks that workloads left since the last call."""
         if not self._marks.exists():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.backends.base import (
     Artefact,
+    Findings,
     Observation,
     Outcome,
     Postponed,
@@ -22,6 +23,7 @@ from dispatcher.backends.celery.app import create_app, describe, operation_timeo
 from dispatcher.backends.celery.batch import Batch
 from dispatcher.backends.celery.chores import Chore, Outage
 from dispatcher.backends.celery.lane import Lane, came_back
+from dispatcher.backends.celery.lookout import Lookout
 from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import BackendName
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
+    from dispatcher.backends.celery.evidence import Evidence
     from dispatcher.backends.celery.publisher import Publisher
     from dispatcher.backends.celery.results import Results
     from dispatcher.settings import Settings
@@ -82,6 +85,8 @@ class CeleryBackend:
         self._results_outage = Outage(f"The Celery result back end{suffix}")
         self._broker = Lane(f"celery-broker{suffix}", GIVE_UP_SECONDS, self._renew)
         self._results = Lane(f"celery-results{suffix}", GIVE_UP_SECONDS, self._renew)
+        self._search = Lane(f"celery-search{suffix}", GIVE_UP_SECONDS, self._renew)
+        self._lookout = Lookout(self._search, self._gather, suffix)
         self._revoke = Chore(self._broker, self._revoke_now, self._broker_outage)
         self._forget = Chore(self._results, self._forget_now, self._results_outage)
 
@@ -193,9 +198,19 @@ class CeleryBackend:
         tokens = list(self._watched)
         return self._results.start(lambda: services.results.read(tokens))
 
-    def why_waiting(self, token: str) -> str | None:  # noqa: ARG002
-        """Return None: a broker does not tell why a message is still in its queue."""
-        return None
+    def why_waiting(self, token: str) -> str | None:
+        """Return that nobody consumes the queue of a message, where that is known.
+
+        :param token: the launch token
+        """
+        return self._lookout.why_waiting(token)
+
+    def look_for(self, waiting: Mapping[str, str]) -> Findings:
+        """Return which messages are gone, and which queues nobody consumes, as far as that is certain by now.
+
+        :param waiting: launches that nobody has claimed, and their queues
+        """
+        return self._lookout.findings(waiting)
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Have workers drop the messages that they have not started, or are yet to get.
@@ -228,14 +243,19 @@ class CeleryBackend:
         if made is not None:
             closing = (self._broker.start(made.publisher.close), self._results.start(made.results.close))
             wait([future for future in closing if future is not None], timeout=self._timeout)
-        self._broker.close()
-        self._results.close()
+        for lane in (self._broker, self._results, self._search):
+            lane.close()
 
     def _revoke_now(self, tokens: list[str]) -> None:
         self._services().publisher.revoke(tokens)
 
     def _forget_now(self, tokens: list[str]) -> None:
         self._services().results.forget(tokens)
+
+    def _gather(self, waiting: Mapping[str, str]) -> Evidence | None:
+        from dispatcher.backends.celery.evidence import gather
+
+        return gather(self._services().app, waiting)
 
     def _services(self) -> Services:
         if self._made is None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.backends.base import (
     Artefact,
+    Findings,
     Observation,
     Outcome,
     Postponed,
@@ -186,6 +187,13 @@ class KubernetesBackend:
         """
         waiting = (pod.waiting for pod in self._table.find(token) if pod.ending is None)
         return next((one.why for one in waiting if one is not None), None)
+
+    def look_for(self, waiting: Mapping[str, str]) -> Findings:  # noqa: ARG002
+        """Return nothing: pods are watched, and one that is gone is observed.
+
+        :param waiting: launches that nobody has claimed
+        """
+        return Findings()
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Stop artefacts by deleting their pods, with the grace that pod and settings give them.

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Searching for launches that were sent long ago and that nobody has claimed (rule 6).
+
+The backend tells, by positive evidence, that nothing is left of what was sent: a broker was flushed, or a
+worker died with what it had taken and not begun. Such a launch is sent again under the same token, a few
+times at most.
+It passes the check of every send, and should the old message turn up after all, only one of them can claim.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from dispatcher.backends.base import Backend
+from dispatcher.dispatch.flights import Flight, FlightTable
+from dispatcher.dispatch.heartbeat import Heartbeat
+from dispatcher.domain.lifecycle import BackendName, LaunchState
+from dispatcher.ledger import store
+from dispatcher.ledger.errors import DATABASE_ERRORS
+from dispatcher.recovery import rebuild_workloads
+
+log = logging.getLogger(__name__)
+
+PATIENCE = timedelta(seconds=30)
+"""How long a launch may wait for its claim before it is looked for."""
+
+RESENDS = 3
+"""How often one launch is sent again: a queue that loses everything must not be filled for ever."""
+
+
+@dataclass(kw_only=True)
+class Searcher:
+    """Has the backends look for what waits, and sends again what is lost.
+
+    :param backends: by name
+    :param session: makes a session of our own (rule 16)
+    :param utcnow: the present
+    """
+
+    backends: Mapping[BackendName, Backend]
+    session: Callable[[], Any]
+    utcnow: Callable[[], datetime]
+    _resends: dict[str, int] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def search(self, table: FlightTable, step: Heartbeat) -> None:
+        """Look once at everything that waits; what is sent again is queued in ``step``.
+
+        A database error leaves what was found to the next time that it is found.
+
+        :param table: the flights in memory, as the sweep has just read them
+        :param step: takes what Airflow's slots and event logs have to know
+        """
+        known = table.tokens()
+        self._resends = {token: count for token, count in self._resends.items() if token in known}
+        self._told &= set(known)
+        since = self.utcnow() - PATIENCE
+        for name, backend in self.backends.items():
+            waiting = [one for one in table if one.launch.backend is name and _is_waiting(one, since)]
+            found = backend.look_for({flight.token: flight.launch.queue for flight in waiting})
+            for flight in waiting:
+                self._tell(flight, found.stranded.get(flight.token), step)
+            lost = [one for one in waiting if one.token in found.lost and table.is_current(one)]
+            self._send_again([one for one in lost if self._may_be_sent_again(one)], step)
+
+    def _tell(self, flight: Flight, why: str | None, step: Heartbeat) -> None:
+        if why is None:
+            self._told.discard(flight.token)
+        elif flight.token not in self._told:
+            self._told.add(flight.token)
+            step.note(flight.key, "launch waits", why)
+
+    def _may_be_sent_again(self, flight: Flight) -> bool:
+        sent = self._resends.get(flight.token, 0)
+        if sent == RESENDS:
+            log.warning(
+                "Launch %s was lost again after it was sent %d times; it is left to Airflow's time-out",
+                flight.token,
+                sent + 1,
+            )
+        self._resends[flight.token] = sent + 1
+        return sent < RESENDS
+
+    def _send_again(self, flights: Collection[Flight], step: Heartbeat) -> None:
+        if not flights:
+            return
+        try:
+            with self.session() as session:
+                launches = store.by_tokens(session.connection(), [flight.token for flight in flights])
+                workloads = rebuild_workloads(session, [one for one in launches.values() if one.unclaimed])
+        except DATABASE_ERRORS as exc:
+            log.warning("Nothing is sent again now: the database failed (%s)", type(exc).__name__)
+            return
+        for flight in flights:
+            workload = workloads.get(flight.token)
+            if workload is None:
+                continue  # claimed meanwhile, or no longer wanted: the sweep sees to it
+            log.warning(
+                "Launch %s was sent, and neither its queue %r nor any worker holds it: it is sent again",
+                flight.token,
+                flight.launch.queue,
+            )
+            step.note(flight.key, "launch sent again", "it was in its queue no more, and no worker had it")
+            flight.workload = workload
+            step.freed.add(flight.key)
+            step.queued[flight.key] = workload
+
+
+def _is_waiting(flight: Flight, since: datetime) -> bool:
+    launch = flight.launch
+    sent = launch.state is LaunchState.SUBMITTED and flight.workload is None
+    return sent and launch.submitted_at is not None and launch.submitted_at < since
