@@ -225,7 +225,7 @@ def ending_from(launch: Launch, observation: Observation) -> Ending:
 def decisive_of(launch: Launch, observations: Sequence[Observation]) -> Observation | None:
     """Return the one of several artefacts of a launch whose end counts; None while that is open.
 
-    The claimant's own, if it has ended. Before the claim, any other of them may still win it.
+    The claimant's own, if it has ended. Otherwise one that has not ended may hold the claim, or still win it.
 
     :param launch: its ledger row
     :param observations: the endings of its artefacts, at least one
@@ -233,7 +233,7 @@ def decisive_of(launch: Launch, observations: Sequence[Observation]) -> Observat
     for observation in observations:
         if _held_the_claim(launch, observation):
             return observation
-    if launch.unclaimed and any(observation.outlived for observation in observations):
+    if any(observation.outlived for observation in observations):
         return None
     return observations[0]
 

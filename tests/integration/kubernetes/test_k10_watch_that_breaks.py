@@ -32,19 +32,7 @@ def await_endings(backend, submissions):
     )
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(fault_proxy.answer(410), id="410 as HTTP status"),
-        pytest.param(fault_proxy.expired_event, id="410 as an ERROR event"),
-        pytest.param(fault_proxy.silence, id="idle dead connection"),
-        pytest.param(fault_proxy.cut_in_a_line, id="cut in the middle of a line"),
-        pytest.param(fault_proxy.reset, id="reset"),
-        pytest.param(fault_proxy.answer(503), id="503"),
-        pytest.param(fault_proxy.answer(500), id="500"),
-    ],
-)
-def test_no_event_is_lost_and_none_told_twice(field, fault):
+def expect_every_event_once(field, fault):
     proxy = field.proxy()
     proxy.on("GET", WATCH, fault, times=2)
     backend = field.backend(through=proxy, watch_times=FAST)
@@ -55,6 +43,35 @@ def test_no_event_is_lost_and_none_told_twice(field, fault):
     for submission in after:
         field.kubelet.end(field.kubelet.name_of(submission.token), 1)
     await_endings(backend, [*before, *after])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault_proxy.answer(410), id="as HTTP status"),
+        pytest.param(fault_proxy.expired_event, id="as an ERROR event"),
+    ],
+)
+def test_fault_55_a_version_that_is_too_old_loses_no_event(field, fault):
+    expect_every_event_once(field, fault)
+
+
+def test_fault_56_a_connection_that_is_dead_but_open_loses_no_event(field):
+    expect_every_event_once(field, fault_proxy.silence)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault_proxy.cut_in_a_line, id="cut in the middle of a line"),
+        pytest.param(fault_proxy.reset, id="reset"),
+        pytest.param(fault_proxy.answer(429, **{"Retry-After": "1"}), id="429"),
+        pytest.param(fault_proxy.answer(503), id="503"),
+        pytest.param(fault_proxy.answer(500), id="500"),
+    ],
+)
+def test_no_event_is_lost_and_none_told_twice(field, fault):
+    expect_every_event_once(field, fault)
 
 
 def test_fault_57_what_happens_between_two_watches_is_not_lost(field):

@@ -66,15 +66,6 @@ def test_fault_60_a_pod_without_annotations_is_warned_of_once_and_left_alone(fie
     assert any(pod.metadata.name == "stranger" for pod in field.kubelet.pods())
 
 
-def test_k7_revoke_removes_exactly_the_pods_of_the_launch_it_names(field):
-    backend = field.backend()
-    same_task = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": 1, "try_number": 2}
-    first, second, third = (send(backend, **same_task) for _ in range(3))
-    backend.revoke([second])
-    eventually(lambda: field.kubelet.pods(second.token) == [], "it is gone")
-    assert len(field.kubelet.pods(first.token)) == len(field.kubelet.pods(third.token)) == 1
-
-
 def test_labels_that_somebody_takes_away_make_no_pod_vanish(field):
     backend = field.backend()
     mine = send(backend)
