@@ -228,6 +228,15 @@ def answer(status: int, message: str = "injected", **headers: str) -> Fault:
     return fault
 
 
+def garbage(exchange: Exchange) -> None:
+    """Let the API server do it, and answer with something that is no JSON, as a proxy in between may."""
+    if "watch=True" not in exchange.path:
+        exchange.forward().read()
+    body = b"<html>it works</html>\n"
+    exchange.begin(200, {"content-type": "text/html"}, len(body))
+    exchange.handler.wfile.write(body)
+
+
 def swallow(exchange: Exchange) -> None:
     """Let the API server do it, and close the connection without its answer."""
     exchange.forward().read()

@@ -16,8 +16,10 @@ from tests.support import field_dispatching as on
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.usefixtures("airflow_db")]
 
 
-@pytest.mark.parametrize("state", ["success", "failed"])
-@pytest.mark.parametrize("disturbed", [pytest.param(False, id="plain"), pytest.param(True, id="faults")])
+@pytest.mark.parametrize(
+    ("state", "disturbed"),
+    [pytest.param("success", False, id="success"), pytest.param("failed", True, id="failed, with faults")],
+)
 def test_k9_the_pod_goes_and_nothing_is_told(field, state, disturbed):
     proxy = field.proxy()
     executor = on.started_executor(field, through=proxy)
