@@ -10,7 +10,7 @@ from dispatcher.domain.lifecycle import LaunchState
 from tests.support import dispatching as run
 from tests.support import fault_proxy
 from tests.support import field_dispatching as on
-from tests.support.backend_harness import eventually, make_submission
+from tests.support.backend_harness import eventually, make_submission, submit
 
 pytestmark = pytest.mark.needs("kubernetes")
 
@@ -19,7 +19,7 @@ SAME_TASK = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": 1, "try_
 
 def send(backend):
     submission = make_submission(**SAME_TASK)
-    result = backend.submit([submission])[submission.token]
+    result = submit(backend, submission)[submission.token]
     assert isinstance(result, Sent)
     return Artefact(submission.token, submission.kind, result.external_id)
 
