@@ -40,6 +40,10 @@ e2e: $(STAMP) ## Run the end-to-end tests: PostgreSQL, Redis and a cluster with 
 bench-kubernetes: $(STAMP) ## Compare the creation and watching of pods with the stock executor's: PostgreSQL, Redis and a cluster
 	$(BIN)/python -W ignore -m tests.benchmarks.kubernetes
 
+.PHONY: bench-celery
+bench-celery: $(STAMP) ## Compare publishing and observing with the stock CeleryExecutor's: PostgreSQL and Redis
+	$(BIN)/python -W ignore -m tests.benchmarks.celery
+
 .PHONY: lint
 lint: $(STAMP) ## Check style and formatting
 	$(BIN)/ruff check .

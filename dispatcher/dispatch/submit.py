@@ -11,9 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
-from sqlalchemy.orm import Session
-
 from dispatcher.backends.base import (
     Backend,
     Outcome,
@@ -24,14 +21,14 @@ from dispatcher.backends.base import (
     SubmitResult,
     Underway,
 )
+from dispatcher.dispatch.clearing import clear
 from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.dispatch.signing import Signer
 from dispatcher.domain.launch import Launch
-from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState
-from dispatcher.domain.protocol import SubmitVerdict, judge_submit
+from dispatcher.domain.lifecycle import BackendName, LaunchEvent
 from dispatcher.domain.text import storable
 from dispatcher.domain.workload import WorkloadKind
-from dispatcher.ledger import store, subjects
+from dispatcher.ledger import store
 from dispatcher.ledger.errors import DATABASE_ERRORS
 from dispatcher.ledger.models import LaunchRow
 
@@ -129,16 +126,16 @@ class Submitter:
             return outcome
         try:
             with self.session() as session:
-                cleared, superseded = self._clear(session, due)
+                cleared = clear(session.connection(), due, self.owner, self.utcnow())
         except DATABASE_ERRORS as exc:
             log.warning(
                 "The batch is kept for the next heartbeat: the database failed (%s)", type(exc).__name__
             )
             outcome.waiting.update(flight.token for flight in due)
             return outcome
-        outcome.superseded = superseded
-        outcome.gone.update(flight.token for flight in due if flight.token not in cleared)
-        self._send([flight for flight in due if flight.token in cleared], outcome)
+        outcome.superseded = cleared.superseded
+        outcome.gone.update(flight.token for flight in due if flight.token not in cleared.tokens)
+        self._send([flight for flight in due if flight.token in cleared.tokens], outcome)
         return outcome
 
     def collect(self, table: FlightTable, results: Mapping[str, Outcome]) -> Submitted:
@@ -158,72 +155,6 @@ class Submitter:
                 external_ids[token] = result.external_id
         self._note(external_ids, outcome.rejected)
         return outcome
-
-    def _clear(self, session: Session, due: Sequence[Flight]) -> tuple[frozenset[str], list[Launch]]:
-        connection = session.connection()
-        launches = store.by_tokens(connection, [flight.token for flight in due])
-        verdicts = self._verdicts(connection, due, launches)
-        now = self.utcnow()
-        drop = [token for token, verdict in verdicts.items() if verdict is SubmitVerdict.DROP]
-        for kind in LaunchKind:
-            store.record(
-                connection,
-                LaunchEvent.DROP,
-                [token for token in drop if launches[token].kind is kind],
-                now=now,
-                kind=kind,
-                owner=self.owner,
-                reason="no longer wanted when it was to be sent",
-            )
-        send = [token for token, verdict in verdicts.items() if verdict is SubmitVerdict.SEND]
-        hit = self._write_ahead(connection, [launches[token] for token in send], now)
-        for flight in due:
-            if flight.token in hit:
-                flight.launch = replace(launches[flight.token], state=LaunchState.SUBMITTED, submitted_at=now)
-        return hit, self._supersede(connection, hit, now)
-
-    def _verdicts(
-        self, connection: Connection, due: Sequence[Flight], launches: Mapping[str, Launch]
-    ) -> dict[str, SubmitVerdict]:
-        found = subjects.subjects_of(connection, list(launches.values()))
-        callbacks = [one.subject_id for one in launches.values() if one.kind is LaunchKind.CALLBACK]
-        claimed = store.callback_claimed_elsewhere(connection, callbacks)
-        return {
-            flight.token: judge_submit(
-                launches.get(flight.token),
-                found.get(flight.token),
-                self.owner,
-                claimed_elsewhere=bool(claimed.get(flight.launch.subject_id, set()) - {flight.token}),
-            )
-            for flight in due
-        }
-
-    def _write_ahead(
-        self, connection: Connection, launches: Sequence[Launch], now: datetime
-    ) -> frozenset[str]:
-        hit: frozenset[str] = frozenset()
-        for kind in LaunchKind:
-            hit |= store.record(
-                connection,
-                LaunchEvent.SUBMIT,
-                [launch.token for launch in launches if launch.kind is kind],
-                now=now,
-                kind=kind,
-                owner=self.owner,
-                where=(store.queued_under_this_token(),) if kind is LaunchKind.TASK else (),
-            )
-        return hit
-
-    def _supersede(self, connection: Connection, tokens: frozenset[str], now: datetime) -> list[Launch]:
-        older = store.older_open(connection, tokens)
-        hit = store.record(
-            connection,
-            LaunchEvent.SUPERSEDE,
-            [launch.token for launch in older],
-            now=now,
-            reason="a newer launch of the task was submitted",
-        )
-        return [launch for launch in older if launch.token in hit]
 
     def _send(self, flights: Sequence[Flight], outcome: Submitted) -> None:
         by_backend: dict[BackendName, list[Flight]] = defaultdict(list)
@@ -286,8 +217,9 @@ class Submitter:
         flight.underway = isinstance(result, Underway)
         if isinstance(result, Sent):
             flight.workload = None
-            flight.launch = replace(flight.launch, external_id=result.external_id)
-            external_ids[flight.token] = result.external_id
+            if result.external_id != flight.launch.external_id:
+                flight.launch = replace(flight.launch, external_id=result.external_id)
+                external_ids[flight.token] = result.external_id
             outcome.sent.add(flight.token)
         elif isinstance(result, Rejected):
             outcome.rejected[flight.token] = storable(result.reason)

@@ -83,6 +83,11 @@ class Launch:
         return self.state in UNCLAIMED
 
     @property
+    def external_id_ahead(self) -> str | None:
+        """Where its artefact is, as far as that is known before the send: a Celery message has its token."""
+        return self.token if self.backend is BackendName.CELERY else self.external_id
+
+    @property
     def was_claimed(self) -> bool:
         """Whether a worker ever won it."""
         return self.claimant is not None

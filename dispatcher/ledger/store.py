@@ -10,13 +10,12 @@ rows by token.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow.jobs.job import Job
 from airflow.models.taskinstance import TaskInstance
-from sqlalchemy import ColumnElement, Connection, Row, and_, case, exists, insert, or_, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import ColumnElement, Connection, case, exists, insert, or_, select, update
+from sqlalchemy.orm import Session
 
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import (
@@ -31,15 +30,12 @@ from dispatcher.domain.lifecycle import (
     target,
 )
 from dispatcher.ledger.models import LaunchRow
+from dispatcher.ledger.rows import COLUMNS, chunks, compare_and_set, launch_of, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
-CHUNK = 500
-"""How many tokens one statement names at most."""
-
-_COLUMNS = tuple(LaunchRow.__table__.c)
 _TIME_OF_STATE: Mapping[LaunchState, str] = {
     LaunchState.SUBMITTED: "submitted_at",
     LaunchState.CLAIMED: "claimed_at",
@@ -72,12 +68,12 @@ def by_tokens(connection: Connection, tokens: Collection[str], *, lock: bool = F
     :param lock: take the row locks, in the order of the tokens
     """
     found: dict[str, Launch] = {}
-    for chunk in _chunks(tokens):
-        statement = select(*_COLUMNS).where(LaunchRow.token.in_(chunk)).order_by(LaunchRow.token)
+    for chunk in chunks(tokens):
+        statement = select(*COLUMNS).where(LaunchRow.token.in_(chunk)).order_by(LaunchRow.token)
         if lock:
             statement = statement.with_for_update()
         for row in connection.execute(statement):
-            found[row.token] = _launch(row)
+            found[row.token] = launch_of(row)
     return found
 
 
@@ -101,7 +97,7 @@ def open_of_owner(connection: Connection, owner: str, team: str | None = None) -
         connection,
         LaunchRow.scheduler_job_id == owner,
         _of_team(team),
-        LaunchRow.state.in_(_values(OPEN)),
+        LaunchRow.state.in_(values_of(OPEN)),
     )
 
 
@@ -117,7 +113,7 @@ def unsettled_of_owner(connection: Connection, owner: str, team: str | None = No
         LaunchRow.scheduler_job_id == owner,
         _of_team(team),
         LaunchRow.settled_at.is_(None),
-        LaunchRow.state.in_(_values(ENDED)),
+        LaunchRow.state.in_(values_of(ENDED)),
     )
 
 
@@ -140,13 +136,13 @@ def recent(connection: Connection, *, limit: int, selection: Selection = Selecti
     :param limit: how many at most
     :param selection: which ones
     """
-    statement = select(*_COLUMNS).order_by(LaunchRow.sequence.desc()).limit(limit)
+    statement = select(*COLUMNS).order_by(LaunchRow.sequence.desc()).limit(limit)
     if selection.states is not None:
-        statement = statement.where(LaunchRow.state.in_(_values(selection.states)))
+        statement = statement.where(LaunchRow.state.in_(values_of(selection.states)))
     for key in ("kind", "backend", "dag_id", "task_id", "run_id"):
         if (wanted := getattr(selection, key)) is not None:
             statement = statement.where(getattr(LaunchRow, key) == str(wanted))
-    return [_launch(row) for row in connection.execute(statement)]
+    return [launch_of(row) for row in connection.execute(statement)]
 
 
 def launches_of(
@@ -159,7 +155,7 @@ def launches_of(
     :param subject_ids: their UUIDs
     """
     found: dict[str, list[Launch]] = {}
-    for chunk in _chunks(subject_ids):
+    for chunk in chunks(subject_ids):
         launches = _read(connection, LaunchRow.subject_id.in_(chunk), LaunchRow.kind == kind.value)
         for launch in launches:
             found.setdefault(launch.subject_id, []).append(launch)
@@ -173,7 +169,7 @@ def callback_claimed_elsewhere(connection: Connection, subject_ids: Collection[s
     :param subject_ids: UUIDs of callbacks
     """
     claimed: dict[str, set[str]] = {}
-    for chunk in _chunks(subject_ids):
+    for chunk in chunks(subject_ids):
         statement = select(LaunchRow.subject_id, LaunchRow.token).where(
             LaunchRow.subject_id.in_(chunk),
             LaunchRow.kind == LaunchKind.CALLBACK.value,
@@ -213,15 +209,19 @@ def record(  # noqa: PLR0913
     new: dict[str, Any] = {"state": state.value, _TIME_OF_STATE[state]: now, **(values or {})}
     if reason is not None:
         new["end_reason"] = reason
-    conditions = [LaunchRow.state.in_(_values(sources(event, kind))), *where]
+    conditions: list[ColumnElement[bool]] = [LaunchRow.state.in_(values_of(sources(event, kind)))]
     if owner is not None:
         conditions.append(LaunchRow.scheduler_job_id == owner)
-    return _compare_and_set(connection, tokens, conditions, new)
+    return frozenset(compare_and_set(connection, tokens, conditions, new, also=where))
 
 
-def queued_under_this_token() -> ColumnElement[bool]:
-    """Return the criterion "its task instance is QUEUED and carries this launch's token" (rules 4 and 7)."""
+def queued_under_this_token(*also: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the criterion "its task instance is QUEUED and carries this launch's token" (rules 4 and 7).
+
+    :param also: what else is known of the task instance
+    """
     return exists().where(
+        *also,
         TaskInstance.dag_id == LaunchRow.dag_id,
         TaskInstance.run_id == LaunchRow.run_id,
         TaskInstance.task_id == LaunchRow.task_id,
@@ -229,39 +229,6 @@ def queued_under_this_token() -> ColumnElement[bool]:
         TaskInstance.external_executor_id == LaunchRow.token,
         TaskInstance.state == "queued",
     )
-
-
-def older_open(connection: Connection, tokens: Collection[str]) -> list[Launch]:
-    """Return open launches of tasks that have a newer launch among ``tokens`` (rule 3), by token.
-
-    :param connection: the caller's transaction
-    :param tokens: the newer launches
-    """
-    newer = aliased(LaunchRow)
-    found: dict[str, Launch] = {}
-    for chunk in _chunks(tokens):
-        statement = (
-            select(*_COLUMNS)
-            .join(
-                newer,
-                and_(
-                    newer.dag_id == LaunchRow.dag_id,
-                    newer.run_id == LaunchRow.run_id,
-                    newer.task_id == LaunchRow.task_id,
-                    newer.map_index == LaunchRow.map_index,
-                    newer.sequence > LaunchRow.sequence,
-                ),
-            )
-            .where(
-                newer.token.in_(chunk),
-                newer.kind == LaunchKind.TASK.value,
-                LaunchRow.kind == LaunchKind.TASK.value,
-                LaunchRow.state.in_(_values(OPEN)),
-            )
-        )
-        # Several of the newer ones may make the same launch old.
-        found |= {row.token: _launch(row) for row in connection.execute(statement)}
-    return [found[token] for token in sorted(found)]
 
 
 def take_over(
@@ -276,11 +243,13 @@ def take_over(
     :returns: the tokens that were hit
     """
     known = [job for job in dead if job is not None]
-    return _compare_and_set(
-        connection,
-        tokens,
-        [LaunchRow.state.in_(_values(OPEN)), LaunchRow.scheduler_job_id.in_(known)],
-        {"scheduler_job_id": owner},
+    return frozenset(
+        compare_and_set(
+            connection,
+            tokens,
+            [LaunchRow.state.in_(values_of(OPEN)), LaunchRow.scheduler_job_id.in_(known)],
+            {"scheduler_job_id": owner},
+        )
     )
 
 
@@ -305,13 +274,13 @@ def take_over_orphans(connection: Connection, *, owner: str, team: str | None = 
         _of_team(team),
         LaunchRow.scheduler_job_id.not_in(alive),
         or_(
-            LaunchRow.state.not_in(_values(UNCLAIMED)),
+            LaunchRow.state.not_in(values_of(UNCLAIMED)),
             LaunchRow.kind == LaunchKind.CALLBACK.value,
             ~queued_under_this_token(),
         ),
     ]
     tokens = list(connection.scalars(select(LaunchRow.token).where(*orphaned)))
-    return _compare_and_set(connection, tokens, orphaned, {"scheduler_job_id": owner})
+    return frozenset(compare_and_set(connection, tokens, orphaned, {"scheduler_job_id": owner}))
 
 
 def note_external_ids(connection: Connection, external_ids: Mapping[str, str]) -> None:
@@ -320,7 +289,7 @@ def note_external_ids(connection: Connection, external_ids: Mapping[str, str]) -
     :param connection: the caller's transaction
     :param external_ids: token -> Celery id, or namespace/pod
     """
-    for chunk in _chunks(external_ids):
+    for chunk in chunks(external_ids):
         named = LaunchRow.token.in_(chunk)
         # Rows are locked in the order of their tokens, as everywhere.
         connection.execute(select(LaunchRow.token).where(named).order_by(LaunchRow.token).with_for_update())
@@ -337,37 +306,14 @@ def settle(connection: Connection, tokens: Collection[str], *, now: datetime) ->
     :param tokens: the launches
     :param now: when
     """
-    return _compare_and_set(
-        connection,
-        tokens,
-        [LaunchRow.state.in_(_values(ENDED)), LaunchRow.settled_at.is_(None)],
-        {"settled_at": now},
+    return frozenset(
+        compare_and_set(
+            connection,
+            tokens,
+            [LaunchRow.state.in_(values_of(ENDED)), LaunchRow.settled_at.is_(None)],
+            {"settled_at": now},
+        )
     )
-
-
-def _compare_and_set(
-    connection: Connection,
-    tokens: Collection[str],
-    conditions: Sequence[ColumnElement[bool]],
-    new: Mapping[str, Any],
-) -> frozenset[str]:
-    hit: set[str] = set()
-    for chunk in _chunks(tokens):
-        criterion = (LaunchRow.token.in_(chunk), *conditions)
-        statement = update(LaunchRow).where(*criterion).values(**new)
-        if len(chunk) > 1 or not connection.dialect.update_returning:
-            # Rows are locked in the order of their tokens, so that two batches cannot deadlock.
-            locked = select(LaunchRow.token).where(*criterion).order_by(LaunchRow.token).with_for_update()
-            tokens_locked = list(connection.scalars(locked))
-            if not connection.dialect.update_returning:
-                if tokens_locked:
-                    connection.execute(
-                        update(LaunchRow).where(LaunchRow.token.in_(tokens_locked)).values(**new)
-                    )
-                hit.update(tokens_locked)
-                continue
-        hit.update(connection.scalars(statement.returning(LaunchRow.token)))
-    return frozenset(hit)
 
 
 def _of_team(team: str | None) -> ColumnElement[bool]:
@@ -375,28 +321,10 @@ def _of_team(team: str | None) -> ColumnElement[bool]:
 
 
 def _read(connection: Connection, *where: ColumnElement[bool]) -> list[Launch]:
-    statement = select(*_COLUMNS).where(*where).order_by(LaunchRow.sequence)
-    return [_launch(row) for row in connection.execute(statement)]
+    statement = select(*COLUMNS).where(*where).order_by(LaunchRow.sequence)
+    return [launch_of(row) for row in connection.execute(statement)]
 
 
 def _values_of(launch: Launch) -> dict[str, Any]:
-    values = {column.key: getattr(launch, column.key) for column in _COLUMNS if column.key != "sequence"}
+    values = {column.key: getattr(launch, column.key) for column in COLUMNS if column.key != "sequence"}
     return values | {"kind": launch.kind.value, "backend": launch.backend.value, "state": launch.state.value}
-
-
-def _launch(row: Row[Any]) -> Launch:
-    values = dict(row._mapping)  # noqa: SLF001 - the documented accessor of a row
-    values["kind"] = LaunchKind(values["kind"])
-    values["backend"] = BackendName(values["backend"])
-    values["state"] = LaunchState(values["state"])
-    return Launch(**values)
-
-
-def _values(states: Collection[LaunchState]) -> list[str]:
-    return sorted(state.value for state in states)
-
-
-def _chunks(items: Collection[str]) -> Iterator[list[str]]:
-    ordered = iter(sorted(items))
-    while chunk := list(islice(ordered, CHUNK)):
-        yield chunk

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from airflow.providers.celery.executors.celery_executor_utils import create_celery_app
+from celery import signals
 
 from dispatcher.backends.base import Artefact, Observation, Postponed, Sent
 from dispatcher.domain.workload import WorkloadKind
@@ -67,6 +68,18 @@ def warnings(caplog):
         return said
 
     return take
+
+
+@pytest.fixture
+def sent_singly():
+    """Send messages as to a broker that cannot take many at once: somebody listens to Celery's signal."""
+
+    def listener(**_):
+        """Hear of a message."""
+
+    signals.after_task_publish.connect(listener)
+    yield
+    signals.after_task_publish.disconnect(listener)
 
 
 @contextmanager
@@ -162,7 +175,7 @@ def test_a_broker_that_hangs_is_waited_for_once(broker, open_backend):
     with bounded():
         results = backend.submit(first)
     assert all(isinstance(result, Postponed) for result in results.values())
-    assert [one.token for one in first if results[one.token].ambiguous] == [first[0].token]
+    assert not any(result.ambiguous for result in results.values())
 
     with bounded(TIMEOUT * 0.8):
         results = backend.submit(second)
@@ -173,7 +186,7 @@ def test_a_broker_that_hangs_is_waited_for_once(broker, open_backend):
     assert tokens_waiting(broker.url) >= {one.token for one in first + second}
 
 
-def test_what_may_have_been_sent_is_observed(broker, open_backend):
+def test_what_may_have_been_sent_is_observed(broker, open_backend, sent_singly):
     """Rule 6: the send that did not come back arrived, and a worker ran it."""
     backend = open_backend(broker.url, broker.url)
     send(backend, make_submission())

@@ -23,7 +23,7 @@ from dispatcher.domain.lifecycle import (
     sources,
     target,
 )
-from dispatcher.ledger import claims, store
+from dispatcher.ledger import claims, rows, store, submitting
 from tests.support.launches import OWNER, add_launch, add_launch_of, build_launch
 from tests.support.rows import make_callback, make_task_instance, utcnow
 
@@ -116,7 +116,7 @@ class TestReading:
         assert store.by_tokens(connection, []) == {}
 
     def test_more_tokens_than_one_statement_takes(self, db_session, connection):
-        launches = [build_launch() for _ in range(2 * store.CHUNK + 1)]
+        launches = [build_launch() for _ in range(2 * rows.CHUNK + 1)]
         for launch in launches:
             store.issue(db_session, launch)
         db_session.flush()
@@ -344,7 +344,9 @@ class TestOlderOpen:
     """Rule 3."""
 
     def _older(self, connection, *newer):
-        return [launch.token for launch in store.older_open(connection, [launch.token for launch in newer])]
+        return [
+            launch.token for launch in submitting.older_open(connection, [launch.token for launch in newer])
+        ]
 
     @pytest.mark.parametrize("state", LaunchState)
     def test_finds_the_open_ones(self, db_session, connection, state):

@@ -136,11 +136,12 @@ class CeleryBackend:
             return {submission.token: Postponed(str(exc)) for submission in batch}
         work = Batch(batch, self._timeout)
         sending = self._broker.start(lambda: services.publisher.send(work))
+        answered = sending is not None and came_back(sending, self._timeout)
         if sending is None:
             work.postpone_rest(Postponed("the broker has not answered an earlier call yet"))
-        elif came_back(sending, self._timeout) and (error := sending.exception()) is not None:
+        elif answered and (error := sending.exception()) is not None:
             work.postpone_rest(Postponed(describe(error)))
-        results = work.close()
+        results = work.close(answered=answered)
         self._watched.update(token for token, result in results.items() if _may_be_there(result))
         self._note_outage(results.values())
         return results

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dispatcher.backends.base import Postponed, Submission, SubmitResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 STOP_AT = 0.8
 """Part of the time budget after which no further send is begun, so that the last one can still end."""
@@ -29,46 +29,62 @@ class Batch:
         self._lock = threading.Lock()
         self._waiting = deque(sorted(submissions, key=lambda one: -one.priority))
         self._results: dict[str, SubmitResult] = {}
-        self._sending: str | None = None
+        self._sending: set[str] = set()
         self._closed = False
         self._seconds = seconds
         self._stop_at = time.monotonic() + STOP_AT * seconds
 
-    def next(self) -> Submission | None:
-        """Return what is to be sent now, or None when nothing is or the time is up."""
+    def queue(self) -> str | None:
+        """Return the queue of what is to be sent next, or None when nothing is or the time is up."""
         with self._lock:
-            if self._closed or not self._waiting or time.monotonic() > self._stop_at:
-                return None
-            submission = self._waiting.popleft()
-            self._sending = submission.token
-            return submission
+            return self._waiting[0].queue if self._may_go_on() else None
+
+    def take(self, queues: Collection[str], most: int) -> list[Submission]:
+        """Return what is to be sent now and together, in its order; empty when nothing is or the time is up.
+
+        :param queues: which queues may go together: it ends before a submission for any other
+        :param most: how many may go together
+        """
+        taken: list[Submission] = []
+        with self._lock:
+            while self._may_go_on() and len(taken) < most and self._waiting[0].queue in queues:
+                taken.append(self._waiting.popleft())
+            self._sending.update(one.token for one in taken)
+        return taken
+
+    def _may_go_on(self) -> bool:
+        return bool(self._waiting) and not self._closed and time.monotonic() <= self._stop_at
 
     def settle(self, token: str, result: SubmitResult) -> None:
-        """Note what became of a submission that ``next`` handed out."""
+        """Note what became of a submission that ``take`` handed out."""
         with self._lock:
             if not self._closed:
                 self._results[token] = result
-                self._sending = None
+                self._sending.discard(token)
 
     def postpone_rest(self, result: Postponed) -> None:
-        """Give up what has not been handed out yet."""
+        """Give up what has not been handed out yet; what was, and is not settled, may have been sent."""
         with self._lock:
+            self._results.update(dict.fromkeys(self._sending, replace(result, ambiguous=True)))
+            self._sending.clear()
             while self._waiting:
                 self._results[self._waiting.popleft().token] = result
 
-    def close(self) -> dict[str, SubmitResult]:
+    def close(self, *, answered: bool) -> dict[str, SubmitResult]:
         """Stop handing out and return one result for each token.
 
         A send that has not come back may have reached the broker. What was not handed out was certainly not
         sent, and may be sent again at once, unless the broker seems to hang.
+
+        :param answered: whether the thread that sends came back
         """
         late = f"not sent within the {self._seconds:g} s of one heartbeat"
         rest = Postponed(late, retry_after=0.0, tried=False)
+        if not answered:
+            rest = Postponed(f"the broker did not answer within {self._seconds:g} s")
         with self._lock:
             self._closed = True
-            if self._sending is not None:
-                rest = Postponed(f"the broker did not answer within {self._seconds:g} s")
-                self._results[self._sending] = replace(rest, ambiguous=True)
+            self._results.update(dict.fromkeys(self._sending, replace(rest, ambiguous=True)))
             for submission in self._waiting:
                 self._results[submission.token] = rest
             return self._results

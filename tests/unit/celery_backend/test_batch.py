@@ -11,10 +11,15 @@ NOW = 0.0
 
 def order_of(batch):
     order = []
-    while (submission := batch.next()) is not None:
-        order.append(submission)
-        batch.settle(submission.token, Sent(submission.token))
+    while taken := next_of(batch):
+        order.append(taken)
+        batch.settle(taken.token, Sent(taken.token))
     return order
+
+
+def next_of(batch):
+    taken = batch.take({"default"}, 1)
+    return taken[0] if taken else None
 
 
 def test_highest_priority_first_and_the_given_order_among_equals():
@@ -31,15 +36,15 @@ def test_each_token_has_its_answer():
     batch = Batch(submissions, LONG)
     order_of(batch)
 
-    assert batch.close() == {one.token: Sent(one.token) for one in submissions}
+    assert batch.close(answered=True) == {one.token: Sent(one.token) for one in submissions}
 
 
 def test_nothing_more_is_handed_out_once_the_time_is_up():
     submissions = [make_submission(), make_submission()]
     batch = Batch(submissions, NOW)
 
-    assert batch.next() is None
-    results = batch.close()
+    assert next_of(batch) is None
+    results = batch.close(answered=True)
 
     assert results.keys() == {one.token for one in submissions}
     for result in results.values():
@@ -49,39 +54,52 @@ def test_nothing_more_is_handed_out_once_the_time_is_up():
 
 
 def test_what_has_not_come_back_may_be_there_and_the_rest_certainly_is_not():
-    first, second, third = (make_submission(priority=weight) for weight in (3, 2, 1))
-    batch = Batch([first, second, third], LONG)
-    batch.settle(batch.next().token, Sent(first.token))
-    batch.next()
+    first, second, third, fourth = (make_submission(priority=weight) for weight in (4, 3, 2, 1))
+    batch = Batch([first, second, third, fourth], LONG)
+    batch.settle(next_of(batch).token, Sent(first.token))
+    assert batch.take({"default"}, 2) == [second, third]
 
-    results = batch.close()
+    results = batch.close(answered=False)
 
     assert results[first.token] == Sent(first.token)
     assert results[second.token].ambiguous
-    assert not results[third.token].ambiguous
-    assert results[third.token].retry_after is None
+    assert results[third.token].ambiguous
+    assert not results[fourth.token].ambiguous
+    assert results[fourth.token].tried
+
+
+def test_only_what_goes_to_the_named_queues_goes_together():
+    wanted, other = (make_submission(queue=queue) for queue in ("wanted", "other"))
+    batch = Batch([wanted, other, wanted], LONG)
+
+    assert batch.queue() == "wanted"
+    assert batch.take({"wanted"}, 10) == [wanted]
+    assert batch.take({"wanted"}, 10) == []
+    assert batch.queue() == "other"
+    assert batch.take({"wanted", "other"}, 10) == [other, wanted]
+    assert batch.queue() is None
 
 
 def test_what_comes_back_after_the_end_changes_no_answer():
     submission, other = make_submission(priority=1), make_submission()
     batch = Batch([submission, other], LONG)
-    batch.next()
-    results = batch.close()
+    next_of(batch)
+    results = batch.close(answered=True)
 
     batch.settle(submission.token, Sent(submission.token))
 
     assert isinstance(results[submission.token], Postponed)
-    assert batch.next() is None
+    assert next_of(batch) is None
 
 
 def test_the_rest_can_be_given_up_with_one_reason():
     submissions = [make_submission() for _ in range(3)]
     batch = Batch(submissions, LONG)
-    batch.settle(batch.next().token, Sent("first"))
+    batch.settle(next_of(batch).token, Sent("first"))
 
     batch.postpone_rest(Postponed("away"))
 
-    results = batch.close()
+    results = batch.close(answered=True)
     assert [results[one.token] for one in submissions] == [
         Sent("first"),
         Postponed("away"),
