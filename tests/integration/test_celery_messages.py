@@ -169,9 +169,10 @@ def test_a_queue_that_celery_does_not_know_is_the_workloads_fault(broker, open_b
     assert "nobody-knows" in results[unknown.token].reason
 
 
-def test_a_batch_that_is_too_large_goes_on_in_the_next_heartbeat(broker, open_backend):
-    backend = open_backend(operation_timeout="0.02")
-    waiting = {one.token: one for one in (make_submission() for _ in range(2000))}
+def test_a_batch_that_is_too_large_goes_on_in_the_next_heartbeat(broker, open_backend, monkeypatch):
+    monkeypatch.setattr(publisher, "CHUNK", 20)
+    backend = open_backend(operation_timeout="0.01")
+    waiting = {one.token: one for one in (make_submission() for _ in range(800))}
     total = set(waiting)
     heartbeats = repeated = 0
     while waiting:
