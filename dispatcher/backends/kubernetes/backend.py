@@ -39,11 +39,12 @@ from dispatcher.domain.lifecycle import BackendName
 from dispatcher.domain.workload import WorkloadKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from dispatcher.backends.kubernetes.access import ClusterAccess
     from dispatcher.backends.kubernetes.logs import Log
     from dispatcher.backends.kubernetes.options import Scope
+    from dispatcher.backends.kubernetes.pods import BuiltPod
     from dispatcher.backends.kubernetes.watch import PodWatcher
     from dispatcher.settings import Settings
 
@@ -135,17 +136,26 @@ class KubernetesBackend:
         except DispatcherError as exc:
             return {submission.token: Postponed(str(exc)) for submission in batch}
         self._watch_scopes(access)
-        ordered = sorted(batch, key=lambda one: one.priority, reverse=True)
-        return {submission.token: self._hand_over(access, submission) for submission in ordered}
+        results: dict[str, SubmitResult] = {}
+        creations: dict[str, Callable[[], Outcome]] = {}
+        for submission in sorted(batch, key=lambda one: one.priority, reverse=True):
+            built = self._build(access, submission)
+            if isinstance(built, (Postponed, Rejected)):
+                results[submission.token] = built
+            else:
+                creations[submission.token] = partial(access.creator.create, built, submission.attempts)
+        # Not one by one: threads that create already would slow down the building of the rest.
+        results.update(self._creations.add(creations))
+        return results
 
-    def _hand_over(self, access: ClusterAccess, submission: Submission) -> SubmitResult:
+    @staticmethod
+    def _build(access: ClusterAccess, submission: Submission) -> BuiltPod | Postponed | Rejected:
         try:
-            pod = access.builder.build(submission)
+            return access.builder.build(submission)
         except PermanentError as exc:
             return Rejected(str(exc))
         except ConfigurationError as exc:
             return Postponed(str(exc))
-        return self._creations.add(pod.token, partial(access.creator.create, pod, submission.attempts))
 
     def results(self) -> Mapping[str, Outcome]:
         """Return what has become of creations since the last call; waits for nothing."""

@@ -54,26 +54,31 @@ class CreationPipeline:
         self._stopped = False
         self._lock = threading.Lock()
 
-    def add(self, token: str, create: Callable[[], Outcome]) -> Underway | Postponed:
-        """Take a creation on, unless one of its token is underway; waits for nothing.
+    def add(self, creations: Mapping[str, Callable[[], Outcome]]) -> dict[str, Underway | Postponed]:
+        """Take creations on, unless one of the same token is underway; waits for nothing.
 
-        :param token: the launch token
-        :param create: creates, and raises nothing
+        :param creations: by launch token, in the order in which they are to begin: what creates, and raises
+            nothing
+        :returns: one answer for each token
         """
         with self._lock:
-            if self._stopped:
-                return Postponed("the backend is stopped", tried=False)
-            known = self._underway.get(token)
-            if known is not None:
-                if known.withdrawn:
-                    return Postponed("its pod is being taken away", 1.0, tried=False)
-                return Underway()
-            if (rest := self._pause()) is not None:
-                return rest
-            creation = self._underway[token] = _Creation(token, create, self._clock())
-            self._queue.put(creation)
-            if len(self._threads) < min(self._most, len(self._underway)):
+            answers = {token: self._take_on(token, create) for token, create in creations.items()}
+            while len(self._threads) < min(self._most, len(self._underway)) and not self._stopped:
                 self._start_thread()
+        return answers
+
+    def _take_on(self, token: str, create: Callable[[], Outcome]) -> Underway | Postponed:
+        if self._stopped:
+            return Postponed("the backend is stopped", tried=False)
+        known = self._underway.get(token)
+        if known is not None and known.withdrawn:
+            return Postponed("its pod is being taken away", 1.0, tried=False)
+        if known is not None:
+            return Underway()
+        if (rest := self._pause()) is not None:
+            return rest
+        creation = self._underway[token] = _Creation(token, create, self._clock())
+        self._queue.put(creation)
         return Underway()
 
     def results(self) -> Mapping[str, Outcome]:

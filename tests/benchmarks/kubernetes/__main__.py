@@ -66,7 +66,8 @@ def _compare(directory: Path, broker: str) -> dict[str, Any]:
             }
             created[name] = _child("create", name, settings, broker, namespace, str(PODS))
             there = len(api.list_namespaced_pod(namespace).items)
-            assert there == PODS + 1, f"{name}: {there} pods instead of {PODS + 1}"
+            expected = ground.WARM_UP_PODS + PODS
+            assert there == expected, f"{name}: {there} pods instead of {expected}"
             finished = ground.finish_pods(api, namespace)
             watched = _child(
                 "watch", name, settings, broker, namespace, finished.version, str(finished.events),

@@ -25,6 +25,7 @@ def create(name: str, namespace: str, count: str) -> dict[str, Any]:
     """Create pods through heartbeats, and tell what it cost."""
     from airflow.utils.session import create_session
 
+    from tests.benchmarks.kubernetes.ground import WARM_UP_PODS
     from tests.benchmarks.kubernetes.ways import WAYS
     from tests.support import rows
 
@@ -35,18 +36,19 @@ def create(name: str, namespace: str, count: str) -> dict[str, Any]:
         executor.job_id = rows.make_scheduler_job(session).id
     executor.start()
     try:
-        # Airflow's first loops import and connect: no measurement of creation.
-        way.queue(executor, 1, "first")
-        _drive(executor, namespace, 1)
+        # The first loops import and connect: no measurement of creation.
+        way.queue(executor, WARM_UP_PODS, "first")
+        _drive(executor, namespace, WARM_UP_PODS)
         way.queue(executor, pods, "measured")
-        started = time.monotonic()
-        blocked = _drive(executor, namespace, pods + 1)
-        seconds = time.monotonic() - started
+        started, worked = time.monotonic(), time.process_time()
+        blocked = _drive(executor, namespace, WARM_UP_PODS + pods)
+        seconds, worked = time.monotonic() - started, time.process_time() - worked
         return {
             "pods_per_second": pods / seconds,
             "heartbeat_block_ms": 1000 * statistics.median(blocked),
             "longest_heartbeat_ms": 1000 * max(blocked),
             "heartbeats": len(blocked),
+            "cpu_ms_per_pod": 1000 * worked / pods,
             "job_id": str(executor.job_id),
             **_footprint(),
         }

@@ -38,7 +38,7 @@ class Field:
             self.gate.wait(10)
             return Sent(token)
 
-        assert self.pipeline.add(token, create) == Underway()
+        assert self.pipeline.add({token: create}) == {token: Underway()}
         assert self._began.wait(10)
 
     def add(self, token: str) -> Underway | Postponed:
@@ -48,7 +48,7 @@ class Field:
             self.begun.append(token)
             return Sent(token)
 
-        return self.pipeline.add(token, create)
+        return self.pipeline.add({token: create})[token]
 
     def results(self, *tokens: str) -> dict[str, Outcome]:
         """Open the gate and return what became of the tokens."""
@@ -167,7 +167,7 @@ def test_a_creation_that_raises_may_have_been_made(field, caplog):
         raise KeyError("bug")
 
     with caplog.at_level(logging.ERROR):
-        field.pipeline.add("a", create)
+        field.pipeline.add({"a": create})
         result = field.results("a")["a"]
     assert isinstance(result, Postponed)
     assert result.ambiguous
