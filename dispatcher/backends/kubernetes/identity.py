@@ -8,6 +8,7 @@ annotations alone, which hold exact values.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.domain.workload import WorkloadKind
@@ -30,6 +31,9 @@ DONE = "airflow-launch-done"
 
 STOCK_EXECUTOR = "kubernetes_executor"
 """Label by which the stock KubernetesExecutor adopts pods; ours never carry it."""
+
+CACHED_VALUES = 4096
+"""How many names and label values are remembered: those of one DAG recur, and take longest of a pod."""
 
 _WORKER_PREFIX = "hybrid-"
 _NAME_LENGTH = 63
@@ -90,14 +94,16 @@ def pod_name(submission: Submission) -> str:
 
 
 def _slug(submission: Submission) -> str:
-    from airflow.providers.cncf.kubernetes.kubernetes_helper_functions import create_unique_id
-
     parts = [submission.kind.value] if submission.kind is not WorkloadKind.TASK else []
     parts += [part for part in (submission.dag_id, submission.task_id) if part]
-    if not parts:
-        return submission.kind.value
-    slug = create_unique_id("-".join(parts), max_length=_SLUG_LENGTH, unique=False)
-    return slug or submission.kind.value
+    return _slug_of("-".join(parts)) or submission.kind.value
+
+
+@lru_cache(maxsize=CACHED_VALUES)
+def _slug_of(text: str) -> str:
+    from airflow.providers.cncf.kubernetes.kubernetes_helper_functions import create_unique_id
+
+    return create_unique_id(text, max_length=_SLUG_LENGTH, unique=False) if text else ""
 
 
 def make_labels(submission: Submission, owner: Owner) -> dict[str, str]:
@@ -141,6 +147,7 @@ def _identity(submission: Submission) -> dict[str, str]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+@lru_cache(maxsize=CACHED_VALUES)
 def label_value(value: str) -> str:
     """Return ``value`` as a label value: the one that stock tooling selects by, where that is legal."""
     from airflow.providers.cncf.kubernetes.pod_generator import make_safe_label_value

@@ -8,7 +8,6 @@ override or a mutation hook takes the way through the provider's models.
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -161,7 +160,7 @@ class PodBuilder:
     ) -> dict[str, Any]:
         base = self._base_of(submission, template)
         if override is None:
-            return copy.deepcopy(dict(base.manifest))
+            return base.copy()
         what = "executor_config: pod_override"
         try:
             pod: dict[str, Any] = PodGenerator.serialize_pod(

@@ -208,7 +208,8 @@ class PodTable:
         """Return how the pods of the tracked tokens ended."""
         with self._lock:
             told: list[Observation] = []
-            for token in self._tracked:
+            ended = {pod.identity.token for pod in self._pods.values() if pod.ending is not None}
+            for token in ended & self._tracked:
                 pods = self._of(token)
                 outlived = any(pod.alive for pod in pods)
                 told += [replace(pod.ending, outlived=outlived) for pod in pods if pod.ending is not None]
