@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dispatcher.backends.base import Artefact, Postponed, Rejected, Sent
+from dispatcher.backends.base import Artefact, Postponed, Rejected, Sent, Underway
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.domain.workload import WorkloadKind
 from tests.support.backend_harness import BackendHarness, MemoryHarness, eventually, make_submission, submit
@@ -104,6 +104,36 @@ def test_each_token_of_a_batch_is_answered(harness, backend):
     artefacts = send(backend, *batch)
     assert len({artefact.external_id for artefact in artefacts}) == len(batch)
     assert all(harness.count(submission.token) == 1 for submission in batch)
+
+
+def test_what_became_of_a_send_is_told_once(backend):
+    submission = make_submission()
+    results = submit(backend, submission)
+    assert isinstance(results[submission.token], Sent)
+    assert backend.results() == {}
+
+
+def test_what_is_underway_is_not_sent_a_second_time(harness, backend):
+    submission = make_submission()
+    first = backend.submit([submission])[submission.token]
+    results = submit(backend, submission)
+    assert isinstance(results[submission.token], Sent)
+    if isinstance(first, Underway) or harness.at_most_one:
+        assert harness.count(submission.token) == 1
+    assert backend.results() == {}
+
+
+def test_what_is_revoked_at_once_is_taken_away_all_the_same(harness, backend):
+    batch = [make_submission() for _ in range(5)]
+    backend.submit(batch)
+    backend.revoke([Artefact(submission.token, submission.kind) for submission in batch])
+    later = make_submission()
+    send(backend, later)
+    # Those that were sent are known to be gone only after whatever was underway has ended.
+    for submission in batch:
+        eventually(lambda token=submission.token: harness.count(token) == 0, "the artefact is gone")
+    assert harness.count(later.token) == 1
+    assert not {submission.token for submission in batch} & backend.results().keys()
 
 
 def test_the_same_token_twice_is_one_artefact(harness, backend):

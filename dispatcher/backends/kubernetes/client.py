@@ -66,7 +66,7 @@ def open_cluster(conf: Any, options: ClusterOptions, *, connections: int, reques
         configuration.retries = Retry(0)
         configuration.connection_pool_maxsize = connections
         api = CoreV1Api(ApiClient(configuration=configuration))
-        _load_certificates_once(api.api_client)
+        load_certificates_once(api.api_client)
     return Cluster(api, args, direct=set(args) == {"_request_timeout"})
 
 
@@ -83,8 +83,11 @@ def _made_by(path: str) -> CoreV1Api:
     return api
 
 
-def _load_certificates_once(client: ApiClient) -> None:
+def load_certificates_once(client: ApiClient) -> None:
     """Let all connections share the system's certificates.
+
+    :param client: none of its connections is open yet
+
 
     Each would load them anew otherwise, which takes some 25 ms of a processor: with all connections of a
     burst that is a second in which nothing is created. A CA or a client certificate of the cluster's own is

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import pluggy
 import pytest
 import yaml
-from airflow import policies
-from airflow.settings import get_policy_plugin_manager
 from kubernetes.client import models as k8s
 
 from dispatcher.backends.kubernetes.identity import Owner
@@ -19,6 +17,7 @@ from dispatcher.backends.kubernetes.pods import ARGS_LIMIT, BuiltPod, PodBuilder
 from dispatcher.domain.errors import ConfigurationError, PermanentError
 from dispatcher.domain.workload import WorkloadKind
 from dispatcher.settings import WorkloadDelivery
+from tests.support import mutation_hook as hooks
 from tests.support.backend_harness import make_submission
 
 if TYPE_CHECKING:
@@ -77,24 +76,13 @@ def env_of(pod: BuiltPod) -> dict[str, Any]:
 
 @pytest.fixture
 def mutation_hook() -> Iterator[Callable[[Callable[[Any], None]], None]]:
-    """Yield a function that registers a ``pod_mutation_hook``, as ``airflow_local_settings`` does."""
-    manager = get_policy_plugin_manager()
-    registered: list[Any] = []
+    """Yield a function that registers a ``pod_mutation_hook`` for the rest of the test."""
+    with ExitStack() as registered:
 
-    def register(hook: Callable[[Any], None]) -> None:
-        class Plugin:
-            @staticmethod
-            @policies.hookimpl
-            def pod_mutation_hook(pod: Any) -> None:
-                hook(pod)
+        def register(hook: Callable[[Any], None]) -> None:
+            registered.enter_context(hooks.mutation_hook(hook))
 
-        registered.append(Plugin)
-        manager.register(Plugin)
-
-    assert isinstance(manager, pluggy.PluginManager)
-    yield register
-    for plugin in registered:
-        manager.unregister(plugin)
+        yield register
 
 
 def test_a_pod_without_a_template():

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""K1 (and known fault 67): a launch waits in the executor, and another scheduler resets its task instance.
+
+Right: it is dropped before creation. If the pod was already being created, it can never claim and is taken
+away, and nothing is reported for the new launch.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dispatcher.domain.lifecycle import LaunchState
+from tests.support import dispatching as run
+from tests.support import fault_proxy, requeueing
+from tests.support import field_dispatching as on
+
+pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.usefixtures("airflow_db")]
+
+REFUSALS = {
+    "429": fault_proxy.answer(429, **{"Retry-After": "1"}),
+    "quota": fault_proxy.answer(403, "pods are forbidden: exceeded quota: small"),
+    "503": fault_proxy.answer(503),
+}
+STEPS = {
+    "another scheduler queues it": {},
+    "a user clears it": {"state": None},
+    "a user marks it failed": {"state": "failed"},
+}
+
+
+@pytest.mark.parametrize("step", list(STEPS))
+@pytest.mark.parametrize("refusal", list(REFUSALS))
+def test_fault_67_it_is_dropped_before_it_is_created(field, refusal, step):
+    proxy = field.proxy()
+    proxy.on("POST", "/pods", REFUSALS[refusal])
+    executor = on.started_executor(field, through=proxy)
+    token = run.queue_task(executor, queue=on.KUBERNETES_QUEUE)
+    executor.drive(lambda: proxy.count("POST", "/pods") and executor.queued_tasks, "it was refused and waits")
+    new = requeueing.reset_elsewhere(token, **STEPS[step])
+
+    executor.drive(lambda: on.settled(token), "it is dropped")
+    assert run.launch_of(token).state is LaunchState.DROPPED
+    assert not run.claim(token)
+    assert proxy.count("POST", "/pods") == 1
+    assert field.kubelet.pods() == []
+    assert executor.told == []
+    assert (len(executor.queued_tasks), len(executor.running)) == (0, 0)
+    assert executor.dispatcher.in_flight() == []
+    run.set_task(new, state="queued")
+
+
+def test_it_is_being_created_when_it_is_reset(field):
+    proxy = field.proxy()
+    answered = threading.Event()
+    proxy.on("POST", "/pods", fault_proxy.delay_answer(answered))
+    executor = on.started_executor(field, through=proxy)
+    token = run.queue_task(executor, queue=on.KUBERNETES_QUEUE)
+    executor.drive(field.kubelet.pods, "the pod is made, but nobody says so")
+    requeueing.reset_elsewhere(token)
+    executor.dispatcher.sweep_soon()
+    executor.drive(lambda: on.settled(token), "it is dropped")
+    assert not run.claim(token), "its pod starts after all"
+    answered.set()
+    executor.drive(lambda: not field.kubelet.pods(), "its pod is taken away")
+    assert executor.told == []
+    assert len(executor.running) == 0
