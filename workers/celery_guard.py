@@ -17,6 +17,7 @@ from celery import current_task
 from celery.exceptions import Ignore
 from celery.signals import celeryd_init
 
+import workers.consumption  # noqa: F401  # its import registers a command of remote control
 from workers.outcomes import Refused
 from workers.payload import read_workload
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real services: which of them answer, and a corner of each that one test run has for itself.
 
-Services are found by ``REDIS_URL``, ``POSTGRES_URL`` and ``KUBECONFIG``. A test names those it talks to with
-``@pytest.mark.needs(...)``; without them it is skipped by name, or fails where ``DISPATCHER_TESTS_REQUIRE``
-lists the service.
+Services are found by ``REDIS_URL``, ``RABBITMQ_URL``, ``POSTGRES_URL`` and ``KUBECONFIG``. A test
+names those it talks to with ``@pytest.mark.needs(...)``; without them it is skipped by name, or fails where
+``DISPATCHER_TESTS_REQUIRE`` lists the service.
 """
 
 from __future__ import annotations
@@ -65,6 +65,19 @@ def _probe_redis() -> str | None:
     return None
 
 
+def _probe_rabbitmq() -> str | None:
+    if not (url := os.environ.get("RABBITMQ_URL")):
+        return "RABBITMQ_URL is not set"
+    from kombu import Connection
+
+    with Connection(url, connect_timeout=PROBE_SECONDS) as connection:
+        try:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+        except connection.recoverable_connection_errors as error:
+            return f"no answer at RABBITMQ_URL ({type(error).__name__})"
+    return None
+
+
 def _probe_postgres() -> str | None:
     if not (url := os.environ.get("POSTGRES_URL")):
         return "POSTGRES_URL is not set"
@@ -116,6 +129,7 @@ def _probe_node() -> str | None:
 
 _PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _probe_redis,
+    "rabbitmq": _probe_rabbitmq,
     "postgres": _probe_postgres,
     "kubernetes": _probe_kubernetes,
     "node": _probe_node,
