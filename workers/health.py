@@ -119,9 +119,13 @@ class Observer:
             serializer=app.conf.task_serializer,
         )
         self._looked = False
-        with self._broker_errors():
-            self._connection.ensure_connection(max_retries=1, interval_start=0)
-            self._connection.default_channel  # noqa: B018  # Redis is asked for an answer here
+        try:
+            with self._broker_errors():
+                self._connection.ensure_connection(max_retries=1, interval_start=0)
+                self._connection.default_channel  # noqa: B018  # Redis is asked for an answer here
+        except BrokerAwayError:
+            self.close()
+            raise
 
     def look(self) -> Look:
         """Ask the worker, and count what waits in its queues.
@@ -133,6 +137,10 @@ class Observer:
         self._looked = True
         with self._broker_errors():
             return self._look()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.collect()
 
     def _look(self) -> Look:
         answers = self._mailbox.call([self._hostname], COMMAND, timeout=self._timeout)
@@ -157,6 +165,22 @@ class Observer:
                 return 0  # on Redis a queue is there only while messages are in it
 
 
+def check(app: Celery, hostname: str, *, timeout: float, idle: float) -> Verdict:
+    """Say how one worker is.
+
+    :param app: the worker's app
+    :param hostname: its node name
+    :param timeout: seconds to wait for its answer
+    :param idle: see ``judge``
+    :raises BrokerAwayError: no connection to the broker can be made, or it was lost
+    """
+    observer = Observer(app, hostname, timeout)
+    try:
+        return judge(observer.look, idle)
+    finally:
+        observer.close()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print one line and return the exit code.
 
@@ -178,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _verdict(options: argparse.Namespace) -> Verdict:
     from airflow.providers.celery.executors.celery_executor_utils import app
 
-    return judge(Observer(app, options.hostname, options.timeout).look, options.idle)
+    return check(app, options.hostname, timeout=options.timeout, idle=options.idle)
 
 
 def _parser() -> argparse.ArgumentParser:

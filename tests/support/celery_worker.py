@@ -49,15 +49,24 @@ class CeleryWorker:
     """A worker that is being started; use it as a context manager.
 
     :param command: ``PLAIN`` or ``AIRFLOW``, and options.
-    :param broker: URL of the broker, which is the result back end too.
+    :param broker: URL of the broker.
     :param server: URL of the execution API.
     :param folder: where the log and the marks of workloads go.
     :param env: further environment variables.
+    :param results: URL of the result back end; the broker where it is not given.
     """
 
     def __init__(
-        self, command: list[str], broker: str, server: str, folder: Path, env: Mapping[str, str] | None = None
+        self,
+        command: list[str],
+        broker: str,
+        server: str,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        results: str | None = None,
     ) -> None:
+        results = results or broker
         self._marks = folder / "marks"
         self._log = folder / "worker.log"
         self._command = command
@@ -68,12 +77,12 @@ class CeleryWorker:
             "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": server,
             "AIRFLOW__CELERY__BROKER_URL": broker,
-            "AIRFLOW__CELERY__RESULT_BACKEND": broker,
+            "AIRFLOW__CELERY__RESULT_BACKEND": results,
             "AIRFLOW__CELERY__WORKER_CONCURRENCY": "1",
             "GUARD_MARKS": str(self._marks),
             **(env or {}),
         }
-        self.app = Celery("tests", broker=broker, backend=broker, set_as_current=False)
+        self.app = Celery("tests", broker=broker, backend=results, set_as_current=False)
         # What is sent is not subscribed to: a result object that outlives the broker would try to reconnect.
         self._sender = Celery("tests", broker=broker, backend="disabled://", set_as_current=False)
         for app in (self.app, self._sender):

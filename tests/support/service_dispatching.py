@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import redis
+from airflow.jobs.job import Job
+from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 from airflow.utils.session import create_session
+from sqlalchemy import update
 
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.executor import HybridExecutor
@@ -88,6 +91,19 @@ def drive(
 def drive_to_the_end(executor: HybridExecutor, token: str) -> list[tuple[Any, Any]]:
     """Run the scheduler's loop until a launch is settled, and return every event that Airflow was told."""
     return drive(executor, lambda: launch_of(token).settled_at is not None, f"launch {token} is settled")
+
+
+def die(executor: HybridExecutor) -> None:
+    """Let the scheduler of an executor be declared dead."""
+    with create_session(scoped=False) as session:
+        session.execute(update(Job).where(Job.id == executor.job_id).values(state="failed"))
+
+
+def orphan_check(executor: HybridExecutor) -> int:
+    """Look for the tasks of dead schedulers, as the scheduler does; return how many were reset."""
+    with create_session(scoped=False) as session:
+        runner = SchedulerJobRunner(job=session.get(Job, executor.job_id), executors=[executor])
+        return int(runner.adopt_or_reset_orphaned_tasks(session=session))
 
 
 def place_dag(home: Path, module: ModuleType, dag_id: str, *task_ids: str) -> None:

@@ -33,6 +33,9 @@ MAX_BYTES = 16 * 1024 * 1024
 PAGE = 50
 """Messages read at once."""
 
+HELD_STATES = ("active", "reserved")
+"""What a worker says of messages that it has."""
+
 ASK_AT_ONCE = 500
 """Launches that the workers are asked about in one question."""
 
@@ -106,7 +109,10 @@ class Workers:
         return sum(queue in names for names in self.queues)
 
     def know(self, tokens: Collection[str]) -> set[str]:
-        """Return those of ``tokens`` that a worker received and has not finished."""
+        """Return those of ``tokens`` that a worker runs or is going to run.
+
+        One that lost its connection threw away what it had not begun, and still answers for it as "ready".
+        """
         if not self.queues:
             return set()
         ordered = sorted(tokens)
@@ -114,7 +120,8 @@ class Workers:
         for start in range(0, len(ordered), ASK_AT_ONCE):
             chunk = ordered[start : start + ASK_AT_ONCE]
             for answer in self._ask("query_task", {"ids": chunk}, len(self.queues)):
-                known.update(answer)
+                if "error" not in answer:
+                    known.update(token for token, (state, *_) in answer.items() if state in HELD_STATES)
         return known
 
     def _ask(self, command: str, arguments: dict[str, Any], limit: int | None) -> Iterator[Any]:

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What integration tests without workers share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def redis_executors(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let executors that are started from now on use a Redis database of the test's own."""
+    monkeypatch.setenv("AIRFLOW__CELERY__BROKER_URL", redis_url)
+    monkeypatch.setenv("AIRFLOW__CELERY__RESULT_BACKEND", redis_url)
