@@ -36,8 +36,7 @@ def test_fault_17_killed_between_the_send_and_the_note_of_it(redis_url, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr(Submitter, "_note", kill)
             with pytest.raises(KilledError):
-                while True:
-                    loop(dead)
+                run.drive(dead, lambda: False, "it is killed")
         assert [message["headers"]["id"] for message in messages(redis_url, run.PARKED)] == [token]
         run.die(dead)
 

@@ -23,6 +23,7 @@ class Relay:
         self._listener: socket.socket | None = None
         self._sockets: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._mute_after: bytes | None = None
         self._answers = threading.Event()
         self._answers.set()
         self.port = 0
@@ -51,12 +52,13 @@ class Relay:
         for one in sockets:
             _close(one)
 
-    def mute(self) -> None:
-        """Pass on what clients say, and keep back what the service answers."""
-        self._answers.clear()
+    def mute_after(self, said: str) -> None:
+        """Pass on what clients say, and keep back the answers from when one of them has said ``said``."""
+        self._mute_after = said.encode()
 
     def unmute(self) -> None:
         """Pass on answers again, those kept back first."""
+        self._mute_after = None
         self._answers.set()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -78,6 +80,8 @@ class Relay:
             while data := source.recv(CHUNK):
                 if answers:
                     self._answers.wait()
+                elif self._mute_after is not None and self._mute_after in data:
+                    self._answers.clear()
                 sink.sendall(data)
         _close(source)
         _close(sink)

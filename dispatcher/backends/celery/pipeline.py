@@ -139,7 +139,9 @@ def open_pipeline(app: Celery, channel: Any) -> Pipeline | None:
     """
     listened_to = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
     told = app.conf.task_send_sent_event or any(signal.receivers for signal in listened_to)
-    return None if told or channel.connection.driver_type != REDIS else Pipeline(channel)
+    # What a channel of AMQP calls its connection is no transport of kombu, and has no such name.
+    is_redis = getattr(channel.connection, "driver_type", None) == REDIS
+    return None if told or not is_redis else Pipeline(channel)
 
 
 def _form(key: str, text: str) -> Form:
