@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -24,6 +25,7 @@ REQUIRE_VARIABLE = "DISPATCHER_TESTS_REQUIRE"
 """Comma list of services whose absence is a failure instead of a skip."""
 
 PROBE_SECONDS = 5
+REQUIRED_SECONDS = 30
 _CLAIM_SECONDS = 3600
 
 
@@ -39,7 +41,8 @@ def enforce(item: pytest.Item) -> None:
         for name in marker.args:
             if name not in _PROBES:
                 raise pytest.UsageError(f"{item.nodeid} needs {name!r}; known are {sorted(_PROBES)}")
-            if (reason := missing(name)) is None:
+            patience = REQUIRED_SECONDS if name in required else 0
+            if (reason := missing(name, patience)) is None:
                 continue
             if name in required:
                 pytest.fail(f"required service {name} is missing: {reason}", pytrace=False)
@@ -47,9 +50,16 @@ def enforce(item: pytest.Item) -> None:
 
 
 @cache
-def missing(name: str) -> str | None:
-    """Say why the service is not there, or ``None`` when it answers; asked once per process."""
-    return _PROBES[name]()
+def missing(name: str, patience: float = 0) -> str | None:
+    """Say why the service is not there, or ``None`` when it answers; asked once per process.
+
+    :param name: one of those that can be named in ``needs``
+    :param patience: seconds for which to ask again one that does not answer: it may only be busy
+    """
+    until = time.monotonic() + patience
+    while (reason := _PROBES[name]()) is not None and "no answer" in reason and time.monotonic() < until:
+        time.sleep(1)
+    return reason
 
 
 def _probe_redis() -> str | None:
