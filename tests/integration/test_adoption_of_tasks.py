@@ -211,3 +211,30 @@ def test_k8_what_the_scheduler_told_a_deposed_executor_is_not_reported():
     assert run.loop(stalled) == {}
     assert run.launch_of(token).state is LaunchState.CLAIMED
     assert live.slots_occupied == 1
+
+
+@pytest.mark.parametrize("foreign", ["123", "airflow/guarded-task-abcdefgh"], ids=["job number", "pod name"])
+def test_fault_2_an_id_of_another_backend_is_handed_back(foreign):
+    from tests.support import rows
+
+    dead, live = run.started_executor(), run.started_executor()
+    with create_session(scoped=False) as session:
+        rows.make_task_instance(session, queued_by_job_id=dead.job_id, token=foreign)
+    die(dead)
+
+    assert orphan_check(live) == 1
+    run.loop(live)
+    assert live.slots_occupied == 0
+    assert (live.celery.sends, live.celery.watched) == ([], set())
+
+
+def test_fault_2_a_launch_is_watched_in_the_backend_that_has_it():
+    dead, live = run.started_executor(), run.started_executor()
+    token = run.queue_task(dead, queue="kubernetes")
+    run.loop(dead)
+    die(dead)
+
+    assert orphan_check(live) == 0
+    run.loop(live)
+    assert live.kubernetes.watched == {token}
+    assert live.celery.watched == set()

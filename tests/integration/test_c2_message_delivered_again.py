@@ -135,7 +135,7 @@ def refuse(worker, message, token, reason, times=1):
     worker.wait_for(lambda: len(refusals(worker, token, reason)) == times)
 
 
-def test_after_success(db_session, backend, broker, worker):
+def test_fault_16_after_success(db_session, backend, broker, worker):
     launch = queued_launch(db_session, dag_id="guarded", task_id="succeed")
     message = Message(backend, broker, launch, "succeed")
     message.deliver()
@@ -193,7 +193,7 @@ def test_after_a_deferral_and_the_next_launch(db_session, backend, broker, worke
     assert worker.take_marks() == ["deferred", "resumed"]
 
 
-def test_while_it_runs(db_session, backend, broker, worker):
+def test_fault_14_while_it_runs(db_session, backend, broker, worker):
     launch = queued_launch(db_session, dag_id="guarded", task_id="sleep")
     message = Message(backend, broker, launch, "sleep")
     message.deliver()

@@ -88,7 +88,7 @@ def test_a_message_equals_that_of_the_stock_executor(broker, backend, queue):
     assert ours["headers"]["task"] == "execute_workload"
 
 
-def test_what_monitors_see_of_a_message_tells_no_secret(broker, backend):
+def test_fault_53_what_monitors_see_of_a_message_tells_no_secret(broker, backend):
     """Known fault 53: the workload's JWT in logs and events."""
     submission = make_submission(payload=json.dumps({"token": "marked-secret"}))
     backend.submit([submission])

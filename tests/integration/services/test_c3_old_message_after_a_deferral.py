@@ -61,7 +61,7 @@ def lines(worker, token, text):
 
 
 @pytest.mark.parametrize("observed", [True, False], ids=["observed", "not yet observed"])
-def test_the_old_message_is_refused_and_the_new_one_runs(dag, executor, broker, worker, observed):
+def test_fault_116_the_old_message_is_refused_and_the_new_one_runs(dag, executor, broker, worker, observed):
     """``observed``: whether the scheduler saw the deferral's end before it queued the task again."""
     subject_id, first, old = defer(executor, broker, "default")
     told = []

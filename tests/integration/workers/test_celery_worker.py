@@ -154,7 +154,7 @@ def test_a_callback_is_run_from_its_queue(worker, fence):
 
 
 @PLAIN_ONLY
-def test_no_token_is_in_the_log(worker, fence):
+def test_fault_53_no_token_is_in_the_log(worker, fence):
     token = new_token()
     workload = make_task_workload("succeed", token)
     worker.send(workload, token)

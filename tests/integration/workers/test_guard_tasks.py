@@ -161,7 +161,7 @@ def test_a_running_task_of_the_stock_executor_is_a_duplicate_too(guard, fence):
     assert outcome == {"type": "Refused", "reason": "already_running"}
 
 
-def test_no_token_is_logged(guard, fence):
+def test_fault_53_no_token_is_logged(guard, fence):
     workload = make_task_workload("succeed", new_token())
     guard.run(workload, fence.url)
     guard.run(workload, fence.url)

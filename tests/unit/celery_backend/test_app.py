@@ -63,8 +63,8 @@ def test_an_unknown_result_back_end_is_refused():
         create_app(make_conf(REDIS, "nonsense://"), 7.0)
 
 
-def test_a_broker_url_with_a_raw_password_is_named_without_it():
-    """Known fault 48: the error gives away a part of the password and names no option."""
+def test_fault_48_a_broker_url_with_a_raw_password_is_named_without_it():
+    """The error would give away a part of the password and name no option."""
     with pytest.raises(ConfigurationError, match=r"\[celery\] broker_url cannot be read") as caught:
         create_app(make_conf(UNREADABLE, DATABASE), 7.0)
 
@@ -72,7 +72,7 @@ def test_a_broker_url_with_a_raw_password_is_named_without_it():
     assert caught.value.__suppress_context__
 
 
-def test_a_result_url_with_a_raw_password_is_named_without_it():
+def test_fault_48_a_result_url_with_a_raw_password_is_named_without_it():
     _, open_results = create_app(make_conf(REDIS, UNREADABLE), 7.0)
 
     with pytest.raises(ConfigurationError, match=r"\[celery\] result_backend cannot be read") as caught:
@@ -83,8 +83,8 @@ def test_a_result_url_with_a_raw_password_is_named_without_it():
 
 
 @pytest.mark.parametrize("character", list("?#/[]%@:+"))
-def test_a_percent_encoded_password_is_read(character):
-    """Known fault 48, the other way round: encoded always works."""
+def test_fault_48_a_percent_encoded_password_is_read(character):
+    """The other way round: encoded always works."""
     from urllib.parse import quote
 
     password = f"a{character}b"
@@ -123,8 +123,7 @@ def test_the_operation_time_out_is_read():
     assert operation_timeout(make_conf(REDIS, DATABASE, operation_timeout="2.5")) == 2.5
 
 
-def test_an_error_is_described_in_one_line_without_credentials():
-    """Known fault 51: passwords of connection strings in logs."""
+def test_fault_51_an_error_is_described_in_one_line_without_credentials():
     error = OSError(f"cannot connect to {REDIS}.\nsecond line")
 
     assert describe(error) == "cannot connect to redis://***@broker.example:6379/0"
