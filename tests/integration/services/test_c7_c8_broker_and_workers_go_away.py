@@ -156,7 +156,7 @@ def test_c7_the_broker_goes_away(site, executor, first_worker, monkeypatch):
     app.close()
 
 
-def test_c8_a_worker_is_killed_and_another_one_ends(site, executor, first_worker, workers):
+def test_fault_20_c8_a_worker_is_killed_and_another_one_ends(site, executor, first_worker, workers):
     first_worker.close_gate()
     first_worker.take_marks()
     killed, reserved = gated(executor, site), short(executor, site)
