@@ -44,6 +44,10 @@ bench-kubernetes: $(STAMP) ## Compare the creation and watching of pods with the
 bench-celery: $(STAMP) ## Compare publishing and observing with the stock CeleryExecutor's: PostgreSQL and Redis
 	$(BIN)/python -W ignore -m tests.benchmarks.celery
 
+.PHONY: soak
+soak: $(STAMP) ## Run the Celery half for MINUTES=20, with Redis restarted and workers killed: PostgreSQL and redis-server
+	$(BIN)/python -W ignore -m tests.benchmarks.soak --minutes $(or $(MINUTES),20)
+
 .PHONY: lint
 lint: $(STAMP) ## Check style and formatting
 	$(BIN)/ruff check .
