@@ -12,9 +12,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+import kombu
 from airflow.configuration import conf
 from celery import maybe_patch_concurrency
 from celery.signals import celeryd_init, worker_init, worker_shutdown
+from click.core import ParameterSource
+from kombu.pidbox import Mailbox
 from sqlalchemy.exc import IntegrityError
 
 # Its import connects the handler of [logging] celery_stdout_stderr_separation.
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from celery import Celery
 
 SKIP_LOG_SERVER = "skip_serve_logs"
+
+ANSWER_SECONDS = 1.0
+"""How long another worker of the same name has to answer."""
 
 _helpers = WorkerHelpers()
 
@@ -64,6 +70,42 @@ def worker_defaults() -> dict[str, str]:
     if autoscale := conf.get("celery", "worker_autoscale", fallback=None):
         defaults["autoscale"] = autoscale
     return {name: value for name, value in defaults.items() if value}
+
+
+def refuse_taken_name(instance: Any, **_: Any) -> None:
+    """End a worker whose name, given on the command line, is that of another one that runs.
+
+    Two of one name would share a mailbox: each would get half of what both are told.
+
+    :param instance: the Celery worker
+    :raises SystemExit: another worker of this name answers
+    """
+    context = click.get_current_context(silent=True)
+    if context is None or context.get_parameter_source("hostname") is not ParameterSource.COMMANDLINE:
+        return
+    if is_taken(instance.app, instance.hostname):
+        raise SystemExit(
+            f"Error: a worker with the name {instance.hostname} is running already; choose another one."
+        )
+
+
+def is_taken(app: Celery, name: str) -> bool:
+    """Return whether a worker of this name answers; where the broker is away, none does.
+
+    :param app: the worker's app; its pools are left alone
+    :param name: a node name
+    """
+    with app.connection_for_read() as connection:
+        conf = app.conf
+        make: Any = Mailbox  # kombu has types only here and there
+        mailbox = make(
+            conf.control_exchange, "fanout", connection, accept=conf.accept_content, serializer="json"
+        )
+        try:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+            return bool(mailbox.call([name], "ping", timeout=ANSWER_SECONDS))
+        except (kombu.exceptions.OperationalError, *connection.recoverable_connection_errors):
+            return False
 
 
 def configure_logging(**_: Any) -> None:
@@ -106,6 +148,7 @@ def stop_helpers(**_: Any) -> None:
 
 
 celeryd_init.connect(configure_logging)
+celeryd_init.connect(refuse_taken_name)
 worker_init.connect(create_result_tables)
 worker_init.connect(start_helpers)
 worker_shutdown.connect(stop_helpers)

@@ -48,6 +48,11 @@ class Site:
         return f"{self.name}-work"
 
     @property
+    def parked(self) -> str:
+        """A queue that nobody consumes."""
+        return f"{self.name}-parked"
+
+    @property
     def node(self) -> str:
         """The node name of its worker."""
         return f"{self.name}@test"
@@ -98,6 +103,23 @@ class Site:
                 taken.append(message.headers)
             return taken
 
+    def take_one(self, queue: str) -> Any:
+        """Take the next message out of a queue, to be delivered as often as the test likes."""
+        with Connection(self.direct) as connection, connection.channel() as channel:
+            return channel.basic_get(queue, no_ack=True)
+
+    def deliver(self, message: Any) -> None:
+        """Put a message into the queue of the worker, as it was sent."""
+        with Connection(self.direct) as connection, connection.Producer() as producer:
+            producer.publish(
+                message.body,
+                routing_key=self.queue,
+                headers=message.headers,
+                content_type=message.content_type,
+                content_encoding=message.content_encoding,
+                correlation_id=message.properties["correlation_id"],
+            )
+
 
 @contextmanager
 def open_site(kind: str) -> Iterator[Site]:
@@ -125,7 +147,7 @@ def open_site(kind: str) -> Iterator[Site]:
 
 def _remove(site: Site) -> None:
     with Connection(site.direct) as connection, connection.channel() as channel:
-        for queue in (site.queue, f"{site.node}.{site.name}.pidbox"):
+        for queue in (site.queue, site.parked, f"{site.node}.{site.name}.pidbox"):
             channel.queue_delete(queue)
         for exchange in (
             site.queue,

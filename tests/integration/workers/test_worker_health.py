@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import threading
 
 import pytest
 from celery import Celery
 from kombu import Connection
 
-from tests.support.celery_worker import embedded_broker
+from tests.support.celery_worker import PLAIN, embedded_broker
 from tests.support.processes import free_port
 from workers import health
+from workers.celery_setup import is_taken
 from workers.consumption import COMMAND
 
 NODE = "celery@played"
@@ -34,7 +37,10 @@ def node(broker):
     def answer():
         with Connection(broker) as connection:
             played = app.control.mailbox(connection).Node(
-                NODE, handlers={COMMAND: lambda _, **__: told}, state=object(), channel=connection.channel()
+                NODE,
+                handlers={COMMAND: lambda _, **__: told, "ping": lambda _, **__: {"ok": "pong"}},
+                state=object(),
+                channel=connection.channel(),
             )
             with played.listen(), connection.Producer():
                 while not stop.is_set():
@@ -87,3 +93,31 @@ def test_fault_51_a_broker_that_is_away_is_named_without_its_password(check, opt
     told = check(*options, url=f"redis://user:marked@127.0.0.1:{free_port()}/0")
     assert told[0] == code
     assert re.fullmatch(rf"{NODE} is not known: the broker does not answer \(\w+\)\n", told[1])
+
+
+@pytest.mark.slow
+def test_a_worker_whose_name_is_taken_does_not_start(broker, node):
+    env = {**os.environ, "AIRFLOW__CELERY__BROKER_URL": broker, "AIRFLOW__CELERY__RESULT_BACKEND": broker}
+    done = subprocess.run(
+        [*PLAIN, "--skip-serve-logs", "-n", NODE],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"a worker with the name {NODE} is running already" in done.stderr
+
+
+def test_a_name_that_nobody_has_is_free(broker, node):
+    app = Celery("checked", broker=broker, set_as_current=False)
+    assert is_taken(app, NODE)
+    assert not is_taken(app, "celery@nobody")
+    app.close()
+
+
+def test_where_the_broker_is_away_no_name_is_taken():
+    app = Celery("checked", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
+    assert not is_taken(app, NODE)
+    app.close()
