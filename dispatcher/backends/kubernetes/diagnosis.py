@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
+
+from dispatcher.domain.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ _GROUPS: Sequence[tuple[str, str]] = (
     ("containerStatuses", "container"),
 )
 _MESSAGE_LIMIT = 200
-_JWT = re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*")
 
 
 def explain_failure(status: Mapping[str, Any]) -> str:
@@ -62,8 +62,7 @@ def say(thing: Mapping[str, Any]) -> str | None:
     :param thing: the status of a pod, the state of a container, or a condition
     """
     parts = [str(part) for part in (thing.get("reason"), thing.get("message")) if part]
-    text = _JWT.sub("***", " ".join(": ".join(parts).split()))
-    return text[:_MESSAGE_LIMIT] or None
+    return readable(": ".join(parts))[:_MESSAGE_LIMIT] or None
 
 
 def _say_waiting(waiting: Mapping[str, Any]) -> str | None:

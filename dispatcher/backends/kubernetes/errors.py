@@ -21,6 +21,7 @@ from urllib3.exceptions import (
 )
 
 from dispatcher.domain.errors import AmbiguousError, BackendError, PermanentError, RetryableError
+from dispatcher.domain.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +160,7 @@ def _seconds(text: str) -> float | None:
         return min(float(text), LONGEST_PAUSE)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
@@ -177,5 +178,5 @@ def _one_line(exc: BaseException) -> str:
 
 
 def _shortened(text: str) -> str:
-    line = " ".join(text.split())
+    line = readable(text)
     return line if len(line) <= _MESSAGE_LIMIT else line[: _MESSAGE_LIMIT - 1] + "…"

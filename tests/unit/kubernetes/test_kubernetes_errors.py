@@ -150,6 +150,8 @@ def test_a_typed_error_stays_what_it_is():
         ("1.5", None),
         ("²", None),
         ("Thu, 99 Foo 2026 00:00:00 GMT", None),
+        ("Thu, 01 Jan 99999999999 00:00:00 GMT", None),
+        ("Thu, 01 Jan 2026 00:00:00 +99999999999999999999", None),
         ("Thu, 01 Jan 2026 00:00:00 GMT", 0),
         ("Thu, 01 Jan 2026 00:00:00 -0000", 0),
         ("Thu, 01 Jan 2099 00:00:00 GMT", LONGEST_PAUSE),
@@ -182,6 +184,16 @@ def test_the_message_quotes_nothing_of_the_request():
         'the API server answered 400: Pod in version "v1" cannot be handled as a Pod: '
         'ReadString: expects " or n, but found 7'
     )
+
+
+def test_a_policy_that_quotes_the_arguments_tells_no_jwt():
+    token = "eyJhbGciOiJIUzUxMiJ9.eyJzdWIiOiJ0aSJ9.c2lnbmF0dXJl-_x"
+    told = f'admission webhook "no" denied the request: args [--json-string \\"token\\":\\"{token}\\"]\x1b[2J'
+    message = str(classify(answer(403, told)))
+    assert message.startswith('the API server answered 403: admission webhook "no" denied the request: args')
+    assert "eyJ" not in message
+    assert "c2lnbmF0" not in message
+    assert "\x1b" not in message
 
 
 def test_a_long_message_is_cut():
