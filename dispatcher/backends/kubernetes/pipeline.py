@@ -171,8 +171,14 @@ class CreationPipeline:
             del self._underway[creation.token]
             if not creation.withdrawn:
                 self._outcomes[creation.token] = outcome
-        for then in creation.then:
-            then()
+            # After the stop there is nobody left to do it: the next scheduler's housekeeping will.
+            following = [] if self._stopped else creation.then
+        for then in following:
+            try:
+                then()
+            except Exception:
+                # The thread goes on: there are not many, and what was to be done is tried again.
+                log.exception("What follows the creation of the pod of launch %s failed", creation.token)
 
     def _pause(self) -> Postponed | None:
         left = self._paused_until - self._clock()

@@ -176,6 +176,27 @@ def test_a_creation_that_raises_may_have_been_made(field, caplog):
     assert field.results("b") == {"b": Sent("b")}
 
 
+def test_a_thread_outlives_what_follows_a_withdrawn_creation(field, caplog):
+    def fail() -> None:
+        raise RuntimeError("no more threads")
+
+    field.hold("a")
+    assert field.pipeline.withdraw("a", then=fail)
+    with caplog.at_level(logging.ERROR):
+        # One thread does both: had it ended, this would never be told.
+        field.add("b")
+        assert field.results("b") == {"b": Sent("b")}
+    assert "What follows the creation of the pod of launch a failed" in caplog.text
+
+
+def test_after_the_stop_nothing_follows_a_creation(field):
+    field.hold("a")
+    field.pipeline.withdraw("a", then=pytest.fail)
+    field.pipeline.stop()
+    field.gate.set()
+    eventually(lambda: not field.pipeline.is_creating("a"), "it ends")
+
+
 def test_nothing_begins_after_the_stop(field):
     field.hold("a")
     field.add("b")
