@@ -14,6 +14,7 @@ from ssl import CERT_NONE, CERT_REQUIRED
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from airflow.exceptions import AirflowConfigException
 from airflow.providers.cncf.kubernetes.kube_client import get_kube_client
 from kubernetes.client import ApiClient, CoreV1Api, V1DeleteOptions
 from kubernetes.client.exceptions import ApiException
@@ -46,7 +47,7 @@ def open_cluster(conf: Any, options: ClusterOptions, *, connections: int, reques
     :param options: the rest of ``[kubernetes_executor]``
     :param connections: calls at the same time
     :param request_seconds: time-out of one call where the options name none
-    :raises ConfigurationError: ``client_factory`` makes no client
+    :raises ConfigurationError: ``client_factory`` makes no client, or ``in_cluster`` is no truth value
     :raises BackendError: there is no configuration that can be used
     """
     args = {"_request_timeout": request_seconds, **options.request_args}
@@ -55,9 +56,13 @@ def open_cluster(conf: Any, options: ClusterOptions, *, connections: int, reques
         pool = api.api_client.rest_client.pool_manager.connection_pool_kw
         pool["maxsize"] = max(connections, pool.get("maxsize") or 0)
         return Cluster(api, args)
+    try:
+        in_cluster = conf.getboolean(SECTION, "in_cluster")
+    except (AirflowConfigException, ValueError) as exc:
+        raise ConfigurationError(f"[{SECTION}] cannot be used: {exc}") from exc
     with _typed_errors():
         loaded = get_kube_client(
-            in_cluster=conf.getboolean(SECTION, "in_cluster"),
+            in_cluster=in_cluster,
             cluster_context=conf.get(SECTION, "cluster_context", fallback=None) or None,
             config_file=conf.get(SECTION, "config_file", fallback=None) or None,
         )
@@ -86,12 +91,11 @@ def _made_by(path: str) -> CoreV1Api:
 def load_certificates_once(client: ApiClient) -> None:
     """Let all connections share the system's certificates.
 
-    :param client: none of its connections is open yet
-
-
     Each would load them anew otherwise, which takes some 25 ms of a processor: with all connections of a
     burst that is a second in which nothing is created. A CA or a client certificate of the cluster's own is
     read with each connection, so that a renewed one is used.
+
+    :param client: none of its connections is open yet
     """
     configuration = client.configuration
     if configuration.ssl_ca_cert or configuration.cert_file or configuration.proxy:

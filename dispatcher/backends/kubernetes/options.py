@@ -9,9 +9,22 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 SECTION = "kubernetes_executor"
+
+_CALL_ARGUMENTS = frozenset(
+    {
+        "_request_timeout",
+        "_request_auth",
+        "_headers",
+        "_content_type",
+        "_preload_content",
+        "_return_http_data_only",
+        "pretty",
+    }
+)
+"""What every call of the client takes."""
 
 Scope = str | None
 """A namespace, or None for the whole cluster."""
@@ -93,6 +106,8 @@ def load_options(conf: Any) -> ClusterOptions:
         config = KubeConfig(executor_conf=conf)
         publish_retries = _publish_retries(conf)
         log_lines = conf.getint(SECTION, "running_pod_log_lines", fallback=100)
+        _check_delete_options(config.delete_option_kwargs)
+        _check_request_args(config.kube_client_request_args)
     except (AirflowConfigException, ValueError) as exc:
         raise ConfigurationError(f"[{SECTION}] cannot be used: {exc}") from exc
     return ClusterOptions(
@@ -110,6 +125,36 @@ def load_options(conf: Any) -> ClusterOptions:
         publish_retries=publish_retries,
         log_lines=max(1, log_lines),
     )
+
+
+def _check_delete_options(arguments: Mapping[str, Any]) -> None:
+    """Refuse what would keep each pod from being deleted later."""
+    from kubernetes.client import V1DeleteOptions
+
+    _check_names("delete_option_kwargs", arguments, set(V1DeleteOptions.openapi_types))
+    grace = arguments.get("grace_period_seconds")
+    if grace is not None and (type(grace) is not int or grace < 0):
+        raise ValueError(
+            f"delete_option_kwargs: grace_period_seconds is {grace!r}; it must be a whole number of seconds"
+        )
+
+
+def _check_request_args(arguments: Mapping[str, Any]) -> None:
+    """Refuse what no call takes, and a time-out that the client would pass over: a call might never end."""
+    _check_names("kube_client_request_args", arguments, _CALL_ARGUMENTS)
+    timeout = arguments.get("_request_timeout", 1)
+    parts = timeout if isinstance(timeout, tuple) and len(timeout) == 2 else (timeout,)  # noqa: PLR2004
+    if not all(type(part) in (int, float) and part > 0 for part in parts):
+        raise ValueError(
+            f"kube_client_request_args: _request_timeout is {timeout!r}; it must be a number of seconds, or "
+            "two of them, for connecting and for reading"
+        )
+
+
+def _check_names(key: str, arguments: Mapping[str, Any], known: Collection[str]) -> None:
+    if unknown := sorted(set(arguments) - set(known)):
+        allowed = ", ".join(sorted(known))
+        raise ValueError(f"{key} has {', '.join(unknown)}; it may have: {allowed}")
 
 
 def _publish_retries(conf: Any) -> int | None:
