@@ -196,8 +196,8 @@ class CeleryBackend:
         except ConfigurationError as exc:
             self._results_outage.begin(str(exc))
             return None
-        tokens = list(self._watched)
-        return self._results.start(lambda: services.results.read(tokens))
+        tokens = frozenset(self._watched)
+        return self._results.start(lambda: services.results.follow(tokens))
 
     def why_waiting(self, token: str) -> str | None:
         """Return that nobody consumes the queue of a message, where that is known.

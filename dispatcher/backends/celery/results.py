@@ -8,20 +8,23 @@ makes exception objects of it, of whatever class the store names. Everything her
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import states
 from celery.backends.database import DatabaseBackend
 from celery.backends.redis import RedisBackend
+from redis.exceptions import RedisError, ResponseError
 from sqlalchemy import LargeBinary, delete, select, type_coerce
 
 from dispatcher.backends.base import Observation
 from dispatcher.backends.celery.app import describe, one_line
+from dispatcher.backends.celery.events import ResultEvents
 from dispatcher.domain.launch import claimant_from_nonce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 
     Meta = Mapping[str, Any]
     Decode = Callable[[], Meta]
@@ -31,6 +34,9 @@ log = logging.getLogger(__name__)
 CHUNK = 1000
 """Results per statement; some databases allow no more than a few thousand parameters."""
 
+RECONCILE_SECONDS = 60.0
+"""After how long everything is read although its storing would have been heard."""
+
 
 class Results:
     """The stored results of launches.
@@ -38,10 +44,75 @@ class Results:
     :param open_backend: opens Celery's result back end, see ``create_app``
     """
 
-    def __init__(self, open_backend: Callable[[], Any]) -> None:
+    def __init__(self, open_backend: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._open_backend = open_backend
+        self._clock = clock
         self._store: Store | None = None
         self._unreadable: set[str] = set()
+        self._events: ResultEvents | None = None
+        self._listen_at = 0.0
+        self._reconcile_at = 0.0
+        self._read: Set[str] = frozenset()
+        self._endings: dict[str, Observation] = {}
+
+    def follow(self, tokens: Set[str]) -> list[Observation]:
+        """Return the endings that are stored for ``tokens``, at a cost that grows with what has ended.
+
+        On Redis each token is read once, and its ending heard of later; now and then, and whenever something
+        may have been missed, everything is read. What was found is told again until it is not asked for.
+
+        :param tokens: task ids
+        :raises ConfigurationError: the URL of the result back end cannot be read
+        :raises Exception: the driver's error, where the result back end is away
+        """
+        store = self._opened()
+        self._read &= tokens
+        self._unreadable &= tokens
+        self._endings = {token: ending for token, ending in self._endings.items() if token in tokens}
+        if not (isinstance(store, KeyValueStore) and store.publishes):
+            return self.read(tokens)
+        heard_all = self._hear(store, tokens)
+        due = self._clock() >= self._reconcile_at
+        unread = tokens - self._read if heard_all and not due else tokens
+        for ending in self.read(unread):
+            self._endings[ending.token] = ending
+        self._read = tokens
+        if unread is tokens:
+            self._reconcile_at = self._clock() + RECONCILE_SECONDS
+        return list(self._endings.values())
+
+    def _hear(self, store: KeyValueStore, tokens: Set[str]) -> bool:
+        """Take in what was stored since the last call; return whether nothing can have been missed."""
+        if self._events is None:
+            if self._clock() >= self._listen_at:
+                self._listen()
+            return False
+        try:
+            for token, value in self._events.drain():
+                if token in tokens:
+                    ending = self._ending(token, partial(store.decode, value))
+                    if ending is not None:
+                        self._endings[token] = ending
+        except RedisError as exc:
+            log.debug("Results are not heard of for the moment: %s", describe(exc))
+            self._stop_listening()
+            return False
+        return True
+
+    def _listen(self) -> None:
+        try:
+            self._events = ResultEvents(self._open_backend(), self._clock)
+        except ResponseError as exc:
+            self._listen_at = self._clock() + RECONCILE_SECONDS
+            log.warning(
+                "Results are read in every loop, because Redis refuses a subscription to them: %s",
+                describe(exc),
+            )
+
+    def _stop_listening(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
 
     def read(self, tokens: Collection[str]) -> list[Observation]:
         """Return the endings that are stored for ``tokens``.
@@ -53,7 +124,6 @@ class Results:
         :raises Exception: the driver's error, where the result back end is away
         """
         store = self._opened()
-        self._unreadable.intersection_update(tokens)
         endings: list[Observation] = []
         for chunk in _chunks(tokens):
             for token, decode in store.read(chunk):
@@ -75,6 +145,7 @@ class Results:
 
     def close(self) -> None:
         """Close idle connections."""
+        self._stop_listening()
         if self._store is not None:
             self._store.close()
 
@@ -117,6 +188,16 @@ class KeyValueStore:
     def __init__(self, backend: Any) -> None:
         self._backend = backend
 
+    @property
+    def publishes(self) -> bool:
+        """Whether it tells of a result when it is stored."""
+        return isinstance(self._backend, RedisBackend)
+
+    def decode(self, value: bytes) -> Meta:
+        """Return what Celery stored."""
+        meta: Meta = self._backend.decode(value)
+        return meta
+
     def read(self, tokens: Sequence[str]) -> Iterator[tuple[str, Decode]]:
         """See ``Store``."""
         keys = self._keys(tokens)
@@ -125,7 +206,7 @@ class KeyValueStore:
             values = [values.get(key) for key in keys]
         for token, value in zip(tokens, values, strict=True):
             if value is not None:
-                yield token, partial(self._backend.decode, value)
+                yield token, partial(self.decode, value)
 
     def forget(self, tokens: Sequence[str]) -> None:
         """See ``Store``."""

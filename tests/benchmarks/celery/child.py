@@ -70,7 +70,7 @@ def watch(way: str, count: int) -> dict[str, Any]:
     with ground.started(way) as executor:
         ground.queue(executor, count, "watched")
         _drive(executor)
-        ground.claim_all()
+        ground.claim_all(executor)
         _turn(executor)
         idle = []
         for _ in range(IDLE_TURNS):
@@ -86,7 +86,7 @@ def watch(way: str, count: int) -> dict[str, Any]:
         done = []
         for _ in range(DONE_TURNS):
             waiting = len(executor.running)
-            ground.finish(DONE)
+            ground.finish(executor, DONE)
             done.append(_turn(executor))
             assert len(executor.running) == waiting - DONE
             _turn(executor)

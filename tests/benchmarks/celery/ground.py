@@ -93,22 +93,30 @@ def queue(executor: Any, count: int, run: str) -> None:
             executor.queue_workload(ExecuteTask.make(one, generator=generator), session)
 
 
-def claim_all() -> None:
-    """Let every task run: the worker that claimed it is not needed for that."""
+def claim_all(executor: BaseExecutor) -> None:
+    """Let every task of the executor run: the worker that claimed it is not needed for that."""
     with create_session(scoped=False) as session:
-        session.execute(update(TaskInstance).values(state="running", last_heartbeat_at=rows.utcnow()))
+        session.execute(
+            update(TaskInstance)
+            .where(TaskInstance.queued_by_job_id == executor.job_id)
+            .values(state="running", last_heartbeat_at=rows.utcnow())
+        )
         session.execute(
             update(LaunchRow)
-            .where(LaunchRow.state == "submitted")
+            .where(LaunchRow.scheduler_job_id == str(executor.job_id))
             .values(state="claimed", claimed_at=rows.utcnow(), claimant=claimant_from_nonce("played"))
         )
 
 
-def finish(count: int) -> None:
+def finish(executor: BaseExecutor, count: int) -> None:
     """Let some of the running tasks succeed, as a worker stores it."""
     with create_session(scoped=False) as session:
         running = list(
-            session.scalars(select(TaskInstance).where(TaskInstance.state == "running").limit(count))
+            session.scalars(
+                select(TaskInstance)
+                .where(TaskInstance.queued_by_job_id == executor.job_id, TaskInstance.state == "running")
+                .limit(count)
+            )
         )
         tokens = [one.external_executor_id for one in running]
         session.execute(
