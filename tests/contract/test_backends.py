@@ -158,6 +158,14 @@ def test_nothing_is_told_of_what_has_not_ended(backend):
     assert ending(backend, submission.token) is None
 
 
+def test_what_was_just_sent_is_not_lost(backend):
+    submission = make_submission()
+    send(backend, submission)
+    for _ in range(3):
+        with within(1.0):
+            assert backend.look_for({submission.token: submission.queue}).lost == frozenset()
+
+
 @pytest.mark.parametrize("kind", list(WorkloadKind))
 def test_a_good_end_is_told_until_it_is_removed(harness, backend, kind):
     submission = make_submission(kind)
