@@ -65,6 +65,14 @@ class HybridExecutor(BaseExecutor):
             raise RuntimeError("HybridExecutor.start() has not been called")
         return self._dispatcher
 
+    @property
+    def slots_available(self) -> int:
+        """How many more workloads may come; never below zero, though more may be taken over than have a slot.
+
+        The scheduler adds up what is free in all its executors: a negative number would hide another's slots.
+        """
+        return max(0, int(super().slots_available))
+
     def start(self) -> None:
         """Check what must be there and get ready; a configuration mistake ends the scheduler in one line."""
         try:
