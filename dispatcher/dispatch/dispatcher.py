@@ -224,8 +224,6 @@ class Dispatcher:
             for backend in self._backends.values()
             for token, result in backend.results().items()
         }
-        if not results:
-            return
         self._connection_tests.collect(results, step)
         outcome = self._submitter.collect(self._table, results)
         for token in outcome.waiting:

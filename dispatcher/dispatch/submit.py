@@ -107,6 +107,7 @@ class Submitter:
     session: Callable[[], Any]
     clock: Callable[[], float]
     utcnow: Callable[[], datetime]
+    _unnoted: dict[str, str] = field(default_factory=dict)
 
     def submit(self, flights: Sequence[Flight]) -> Submitted:
         """Check a batch against the database, then send what may be sent.
@@ -139,7 +140,7 @@ class Submitter:
         return outcome
 
     def collect(self, table: FlightTable, results: Mapping[str, Outcome]) -> Submitted:
-        """Take in what became of launches that were underway.
+        """Take in what became of launches that were underway, and note what could not be noted before.
 
         :param table: the flights in memory
         :param results: what the backends told, by token; one that is not in memory any more was ended
@@ -249,12 +250,14 @@ class Submitter:
         )
 
     def _note(self, external_ids: Mapping[str, str], rejected: Mapping[str, str]) -> None:
-        if not external_ids and not rejected:
+        # Kept until it is written: no backend tells a second time where an artefact is.
+        self._unnoted.update(external_ids)
+        if not self._unnoted and not rejected:
             return
         try:
             with self.session() as session:
                 connection = session.connection()
-                store.note_external_ids(connection, external_ids)
+                store.note_external_ids(connection, self._unnoted)
                 for token, reason in rejected.items():
                     store.record(
                         connection,
@@ -265,7 +268,9 @@ class Submitter:
                         where=(LaunchRow.scheduler_job_id == self.owner,),
                     )
         except DATABASE_ERRORS as exc:
-            log.warning("Could not note what became of a batch in the ledger (%s)", type(exc).__name__)
+            log.warning("What became of a batch is noted later: the database failed (%s)", type(exc).__name__)
+            return
+        self._unnoted.clear()
 
 
 def spread(seconds: float) -> float:

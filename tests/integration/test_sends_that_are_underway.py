@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from dispatcher.backends.base import Postponed, Rejected, Sent, Underway
 from dispatcher.domain.lifecycle import LaunchState
+from dispatcher.ledger import store
 from tests.support import dispatching as run
 
 pytestmark = pytest.mark.usefixtures("airflow_db")
@@ -97,3 +99,18 @@ def test_where_an_artefact_of_an_ended_launch_is_is_noted_all_the_same(executor,
     executor.kubernetes.outcomes[token] = Sent("somewhere")
     run.loop(executor)
     assert run.launch_of(token).external_id == "somewhere"
+
+
+def test_where_it_is_is_noted_when_the_database_is_back(monkeypatch, executor, token):
+    def away(*_args):
+        raise OperationalError("UPDATE", {}, Exception("the server closed the connection"))
+
+    executor.kubernetes.outcomes[token] = Sent("somewhere")
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "note_external_ids", away)
+        run.loop(executor)
+    assert run.launch_of(token).external_id is None
+    # The backend told it once: there is nothing new when the database is back.
+    run.loop(executor)
+    assert run.launch_of(token).external_id == "somewhere"
+    assert executor.kubernetes.sends == [token]
