@@ -18,12 +18,14 @@ The contract, held for every implementation by ``tests/contract/test_backends.py
 * A send that has not begun ``BEGIN_SECONDS`` after ``submit`` never does. It comes back ``Postponed`` and not
   tried, because the check that allowed it has grown old (rule 4).
 * ``observe`` tells each ending at least once after it happened, for artefacts sent or watched by this
-  object, until ``remove`` was called for the token. It never concludes anything from a missing result.
+  object, until ``remove`` or ``release`` was called for the token. It never concludes anything from a missing
+  result.
 * Where several artefacts carry one token, each of their endings is told, and is marked as outlived as long as
   another of them has not ended. ``revoke`` and ``remove`` take all of them away, and no other token's.
 * ``look_for`` names an artefact as lost only if the backend shows that nothing of it is there: the same token
   may then be sent again. A backend that tells of lost artefacts by ``observe`` names none here.
 * ``revoke`` and ``remove`` are idempotent; an artefact that is not there is no error.
+* ``release`` takes nothing away and tells no more: the artefact is another scheduler's, and a stray here.
 * ``strays`` names, as long as they are there, artefacts of this deployment and team that this object neither
   tells of nor was asked to take away: another scheduler's, and what a dead one left. It takes nothing away
   itself: whether anybody waits for them only the ledger knows. A backend whose artefacts do not outlast their
@@ -251,6 +253,9 @@ class Backend(Protocol):
 
     def remove(self, artefacts: Collection[Artefact]) -> None:
         """Take away what ended artefacts left (pods, Secrets, stored results), as the settings say."""
+
+    def release(self, tokens: Collection[str]) -> None:
+        """Tell no more of artefacts that others deal with; what is there stays."""
 
     def strays(self) -> Sequence[Stray]:
         """Return artefacts that nobody waits for here, as far as known; the first call begins to look."""

@@ -35,6 +35,7 @@ class MemoryBackend:
         self.sends: list[str] = []
         self.watched: set[str] = set()
         self.revoked: set[str] = set()
+        self.released: set[str] = set()
         self.removals: list[str] = []
         self.answers: dict[str, SubmitResult] = {}
         self.outcomes: dict[str, Outcome] = {}
@@ -77,6 +78,7 @@ class MemoryBackend:
     def watch(self, artefacts: Collection[Artefact]) -> None:
         """Remember whose endings to tell."""
         self.watched.update(artefact.token for artefact in artefacts)
+        self.released -= self.watched
 
     def end(self, observation: Observation) -> None:
         """Let an artefact end."""
@@ -84,7 +86,7 @@ class MemoryBackend:
 
     def observe(self) -> Sequence[Observation]:
         """Return the endings of everything that was sent or is watched."""
-        known = self.watched | self.artefacts.keys()
+        known = (self.watched | self.artefacts.keys()) - self.released
         return [ending for token, ending in self._endings.items() if token in known]
 
     def why_waiting(self, token: str) -> str | None:
@@ -111,6 +113,11 @@ class MemoryBackend:
             self.left_behind.pop(artefact.token, None)
             self.watched.discard(artefact.token)
             self._endings.pop(artefact.token, None)
+
+    def release(self, tokens: Collection[str]) -> None:
+        """Tell no more of artefacts, and leave them where they are."""
+        self.watched.difference_update(tokens)
+        self.released.update(tokens)
 
     def strays(self) -> Sequence[Stray]:
         """Return what the test left behind."""

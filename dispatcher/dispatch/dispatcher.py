@@ -211,7 +211,7 @@ class Dispatcher:
         self._restart(facts.observed.unstarted, step)
         stray = done | {token for token in facts.observed.stray if token not in self._reports}
         # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
-        self._settler.settle(stray, observed)
+        self._settler.settle(stray, facts.observed.elsewhere, observed)
         self._housekeeper.keep()
         if facts.swept is not None:
             self._searcher.search(self._table, step)

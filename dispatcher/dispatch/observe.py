@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -60,11 +60,13 @@ class Observed:
     :param ended: their end was written
     :param unstarted: to be launched again, or else to be ended
     :param stray: the tokens of artefacts that no open launch waits for any more
+    :param elsewhere: the tokens of launches that another scheduler took over and has dealt with
     """
 
     ended: list[Ended]
     unstarted: list[Unstarted]
     stray: set[str]
+    elsewhere: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ class Observer:
         observed = Observed([], [], set(seen) - set(launches))
         for token, launch in launches.items():
             if launch.scheduler_job_id != self.owner:
+                if launch.settled_at is not None:
+                    observed.elsewhere.add(token)
                 continue
             if not launch.open:
                 observed.stray.add(token)

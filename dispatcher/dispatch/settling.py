@@ -39,10 +39,17 @@ class Settler:
     session: Callable[[], Any]
     utcnow: Callable[[], datetime]
 
-    def settle(self, stray: Collection[str], observed: Mapping[BackendName, Sequence[Observation]]) -> None:
+    def settle(
+        self,
+        stray: Collection[str],
+        elsewhere: Collection[str],
+        observed: Mapping[BackendName, Sequence[Observation]],
+    ) -> None:
         """Settle what Airflow has heard, and remove the artefacts that nobody waits for any more.
 
         :param stray: tokens of artefacts that ended and that no open launch waits for
+        :param elsewhere: tokens of launches that another scheduler took over and has settled: what is left of
+            them is its own to remove, and housekeeping's once it is dead
         :param observed: what the backends showed, by backend
         """
         settled = self._settle()
@@ -56,6 +63,8 @@ class Settler:
             remove = [artefact_of(launch) for launch in mine] + strays + given_up
             if remove:
                 backend.remove(remove)
+            if elsewhere:
+                backend.release(elsewhere)
 
     def _settle(self) -> list[Launch]:
         settleable = self.reports.settleable()

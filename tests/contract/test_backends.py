@@ -303,6 +303,20 @@ def _progress(strays):
     return [one.progress.value for one in strays]
 
 
+def test_what_is_released_is_told_no_more_and_stays(harness, backend):
+    submission = make_submission()
+    (artefact,) = send(backend, submission)
+    harness.end(submission, ok=True)
+    await_ending(backend, submission.token)
+    backend.release([submission.token, str(uuid.uuid4())])
+    assert ending(backend, submission.token) is None
+    assert harness.count(submission.token) == 1
+    if harness.names_strays:
+        assert [one.artefact.token for one in backend.strays()] == [submission.token]
+    backend.watch([artefact])
+    assert await_ending(backend, submission.token).ok
+
+
 def test_what_is_not_there_is_revoked_and_removed_without_an_error(backend):
     token = str(uuid.uuid4())
     for artefact in (

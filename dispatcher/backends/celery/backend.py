@@ -234,6 +234,13 @@ class CeleryBackend:
         self._forget.add(tokens)
         self._forget.push(self._timeout)
 
+    def release(self, tokens: Collection[str]) -> None:
+        """Look for these results no more, and leave them where they are.
+
+        :param tokens: sent, and dealt with by another scheduler
+        """
+        self._watched.difference_update(tokens)
+
     def strays(self) -> Sequence[Stray]:
         """Return nothing: messages are consumed, and stored results expire."""
         return ()

@@ -261,6 +261,14 @@ class KubernetesBackend:
             return
         self._removals.discard(removal)
 
+    def release(self, tokens: Collection[str]) -> None:
+        """Tell no more of pods, and leave them where they are.
+
+        :param tokens: another scheduler deals with their pods
+        """
+        for token in tokens:
+            self._table.forget(token)
+
     def strays(self) -> Sequence[Stray]:
         """Return the pods that nobody waits for here, from what the watchers show; no list is asked for."""
         self._needed = True
