@@ -181,14 +181,15 @@ class KubernetesBackend:
         if not self._needed:
             return []
         self._keep_house()
-        return [*self._table.endings(), *self._given_up()]
+        return self._table.endings(self._given_up())
 
-    def _given_up(self) -> list[Observation]:
+    def _given_up(self) -> dict[str, Observation]:
         now = datetime.now(tz=UTC)
-        observations = [
-            give_up(identity, waiting, self._patience, now) for identity, waiting in self._table.not_started()
-        ]
-        return [one for one in observations if one is not None]
+        observations = {
+            identity.external_id: give_up(identity, waiting, self._patience, now)
+            for identity, waiting in self._table.not_started()
+        }
+        return {place: one for place, one in observations.items() if one is not None}
 
     def why_waiting(self, token: str) -> str | None:
         """Return why the pod of a launch has not started, in the cluster's words.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dispatcher.backends.base import Artefact, Progress, Stray
@@ -16,7 +17,7 @@ from dispatcher.backends.kubernetes.endings import vanished
 from dispatcher.backends.kubernetes.identity import PodIdentity, split_external_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from dispatcher.backends.base import Observation
     from dispatcher.backends.kubernetes.options import Scope
@@ -204,15 +205,20 @@ class PodTable:
             if known is not None and known.identity == identity and not known.exists and known.ending is None:
                 self._put(replace(known, ending=vanished(identity)))
 
-    def endings(self) -> list[Observation]:
-        """Return how the pods of the tracked tokens ended."""
+    def endings(self, given_up: Mapping[str, Observation] = MappingProxyType({})) -> list[Observation]:
+        """Return how the pods of the tracked tokens ended, and of those that are given up that they are.
+
+        :param given_up: pods that are waited for no longer, by place: none of them outlives another
+        """
         with self._lock:
             told: list[Observation] = []
             ended = {pod.identity.token for pod in self._pods.values() if pod.ending is not None}
+            ended.update(observation.token for observation in given_up.values())
             for token in ended & self._tracked:
-                pods = self._of(token)
-                outlived = any(pod.alive for pod in pods)
-                told += [replace(pod.ending, outlived=outlived) for pod in pods if pod.ending is not None]
+                pods = {pod.identity.external_id: pod for pod in self._of(token)}
+                outlived = any(pod.alive and place not in given_up for place, pod in pods.items())
+                over = [pod.ending or given_up.get(place) for place, pod in pods.items()]
+                told += [replace(one, outlived=outlived) for one in over if one is not None]
             return told
 
     def not_started(self) -> list[tuple[PodIdentity, Waiting]]:

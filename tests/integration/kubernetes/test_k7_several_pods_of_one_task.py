@@ -11,6 +11,7 @@ from tests.support import dispatching as run
 from tests.support import fault_proxy
 from tests.support import field_dispatching as on
 from tests.support.backend_harness import eventually, make_submission, submit
+from tests.support.kubernetes_field import container_status
 
 pytestmark = pytest.mark.needs("kubernetes")
 
@@ -84,3 +85,24 @@ def test_k7_a_second_pod_of_a_launch_neither_ends_it_nor_stays(field):
 
 def _unmarked(field):
     return [pod for pod in field.kubelet.pods() if "airflow-launch-done" not in pod.metadata.labels]
+
+
+@pytest.mark.usefixtures("airflow_db")
+def test_k7_a_second_pod_that_cannot_start_neither_ends_the_launch_nor_keeps_it_open(field):
+    executor = on.started_executor(field)
+    token = on.launch_pod(executor)
+    name = field.kubelet.name_of(token)
+    copy_pod(field, token, "copy")
+    executor.drive(lambda: len(executor.pods._table.find(token)) == 2, "the copy is seen")
+    # The real one starts, and has not claimed yet.
+    field.kubelet.set_status(name, phase="Running", containerStatuses=[container_status(running={})])
+    fatal = container_status(waiting={"reason": "ErrImageNeverPull", "message": "not here"})
+    field.kubelet.set_status("copy", phase="Pending", containerStatuses=[fatal])
+    executor.drive(executor.pods.observe, "the copy is given up")
+    for _ in range(3):
+        run.loop(executor)
+    assert run.launch_of(token).state is LaunchState.SUBMITTED
+    # Once the real one is lost, there is no other to wait for.
+    field.kubelet.end(name, 137, reason="OOMKilled")
+    executor.drive(lambda: run.launch_of(token).state is LaunchState.SUPERSEDED, "it is launched again")
+    executor.drive(lambda: not field.kubelet.pods(token), "both pods are gone")
