@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from dispatcher.backends.kubernetes.errors import (
 from dispatcher.backends.kubernetes.identity import read_identity
 from dispatcher.backends.kubernetes.pods import PodBuilder
 from dispatcher.backends.kubernetes.removal import PodRemover
-from dispatcher.domain.errors import BackendError
+from dispatcher.domain.errors import BackendError, PermanentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from dispatcher.backends.kubernetes.options import ClusterOptions
     from dispatcher.backends.kubernetes.table import PodTable
     from dispatcher.settings import Settings
+
+log = logging.getLogger(__name__)
 
 MISSING_AT_ONCE = 100
 """Missing pods that one sweep looks for by name."""
@@ -68,7 +71,12 @@ class ClusterAccess:
         :raises BackendError: the API server does not answer; nothing is concluded
         """
         for identity in table.missing()[:MISSING_AT_ONCE]:
-            pod = self.cluster.read_pod(identity.namespace, identity.name)
+            try:
+                pod = self.cluster.read_pod(identity.namespace, identity.name)
+            except PermanentError as exc:
+                # In one namespace we may not look, say: that must not hold up the others.
+                log.debug("Nothing is known of pod %s: %s", identity.external_id, exc)
+                continue
             found = None if pod is None else read_identity(pod)
             if pod is None:
                 table.gone(identity)
