@@ -6,7 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -96,8 +96,8 @@ def watch_with_ours(namespace: str, version: str, events: int, _job_id: str) -> 
         def __init__(self, cluster: Any) -> None:
             self._cluster = cluster
 
-        def list_pods(self, *_: Any) -> tuple[list[Any], str]:
-            return [], version
+        def pod_pages(self, *_: Any) -> Iterator[tuple[list[Any], str]]:
+            yield [], version
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._cluster, name)
