@@ -40,7 +40,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from dispatcher.domain.lifecycle import BackendName
@@ -218,10 +218,11 @@ class Backend(Protocol):
     def problem(self) -> str | None:
         """Return, in one line, what is missing and what to do about it; None when all is well."""
 
-    def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
-        """Send artefacts, highest priority first.
+    def submit(self, batch: Iterable[Submission]) -> Mapping[str, SubmitResult]:
+        """Send artefacts, in their order as far as they are sent one after the other.
 
-        :param batch: what to send
+        :param batch: what to send; may be made while it is read, so that the first ones are on their way
+            before the last ones are made
         :returns: one result for each token
         """
 

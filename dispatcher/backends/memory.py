@@ -19,7 +19,7 @@ from dispatcher.backends.base import (
 from dispatcher.domain.lifecycle import BackendName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 class MemoryBackend:
@@ -59,7 +59,7 @@ class MemoryBackend:
         """Return what the test set as missing."""
         return self.missing
 
-    def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
+    def submit(self, batch: Iterable[Submission]) -> Mapping[str, SubmitResult]:
         """Keep what is sent, or give the answer that the test prepared for its token."""
         results: dict[str, SubmitResult] = {}
         for submission in batch:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -169,17 +169,23 @@ class Submitter:
         self._note(external_ids, outcome.rejected)
 
     def _submit_group(self, backend: Backend, group: Sequence[Flight]) -> Mapping[str, SubmitResult]:
-        results: dict[str, SubmitResult] = {}
-        batch: list[Submission] = []
-        for flight in group:
+        not_made: dict[str, SubmitResult] = {}
+        sent = backend.submit(self._submissions(group, not_made))
+        return {**sent, **not_made}
+
+    def _submissions(
+        self, group: Sequence[Flight], not_made: dict[str, SubmitResult]
+    ) -> Iterator[Submission]:
+        """Make what the backend is handed, the highest priority first, while it reads.
+
+        :param not_made: takes the answers for what cannot be handed over
+        """
+        for flight in sorted(group, key=_priority, reverse=True):
             made = self.submission(flight)
             if isinstance(made, Submission):
-                batch.append(made)
+                yield made
             else:
-                results[flight.token] = made
-        if batch:
-            results.update(backend.submit(batch))
-        return results
+                not_made[flight.token] = made
 
     def submission(self, flight: Flight) -> Submission | Postponed | Rejected:
         """Return what the backend is handed for one launch, freshly signed, or why there is nothing to hand.
@@ -204,7 +210,7 @@ class Submitter:
             map_index=launch.map_index,
             try_number=launch.try_number,
             executor_config=None if ti is None else ti.executor_config,
-            priority=0 if ti is None else ti.priority_weight,
+            priority=_priority(flight),
             attempts=flight.attempts,
         )
 
@@ -271,6 +277,11 @@ class Submitter:
             log.warning("What became of a batch is noted later: the database failed (%s)", type(exc).__name__)
             return
         self._unnoted.clear()
+
+
+def _priority(flight: Flight) -> int:
+    ti = getattr(flight.workload, "ti", None)
+    return 0 if ti is None else ti.priority_weight
 
 
 def spread(seconds: float) -> float:

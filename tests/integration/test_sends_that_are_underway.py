@@ -114,3 +114,13 @@ def test_where_it_is_is_noted_when_the_database_is_back(monkeypatch, executor, t
     run.loop(executor)
     assert run.launch_of(token).external_id == "somewhere"
     assert executor.kubernetes.sends == [token]
+
+
+def test_higher_priority_is_handed_over_first(executor):
+    weights = {"low": 1, "high": 9, "middle": 5}
+    tokens = {
+        task_id: run.queue_task(executor, task_id=task_id, queue="kubernetes", priority_weight=weight)
+        for task_id, weight in weights.items()
+    }
+    run.loop(executor)
+    assert executor.kubernetes.sends == [tokens["high"], tokens["middle"], tokens["low"]]

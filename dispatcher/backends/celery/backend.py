@@ -28,7 +28,7 @@ from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import BackendName
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from celery import Celery
@@ -123,7 +123,7 @@ class CeleryBackend:
             f"The Celery broker {address} cannot be used ({reason}): start it or correct [celery] broker_url"
         )
 
-    def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
+    def submit(self, batch: Iterable[Submission]) -> Mapping[str, SubmitResult]:
         """Send messages, highest priority first, for as long as the operation time-out allows.
 
         :param batch: what to send
@@ -134,7 +134,7 @@ class CeleryBackend:
         except ConfigurationError as exc:
             self._broker_outage.begin(str(exc))
             return {submission.token: Postponed(str(exc)) for submission in batch}
-        work = Batch(batch, self._timeout)
+        work = Batch(list(batch), self._timeout)
         sending = self._broker.start(lambda: services.publisher.send(work))
         answered = sending is not None and came_back(sending, self._timeout)
         if sending is None:

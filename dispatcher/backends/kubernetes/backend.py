@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.backends.base import (
@@ -39,7 +40,7 @@ from dispatcher.domain.lifecycle import BackendName
 from dispatcher.domain.workload import WorkloadKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from dispatcher.backends.kubernetes.access import ClusterAccess
     from dispatcher.backends.kubernetes.logs import Log
@@ -55,6 +56,9 @@ OPERATION_SECONDS = 10.0
 
 HOUSEKEEPING_SECONDS = 5.0
 """Between two looks for pods that are missing and for removals that failed."""
+
+HANDED_OVER_AT_ONCE = 64
+"""Creations that begin together; while they run, the next ones are built."""
 
 HOUSEKEEPING_THREADS = 8
 """Removals, and other calls that are no creations, at once."""
@@ -122,14 +126,20 @@ class KubernetesBackend:
         except BackendError as exc:
             return advice(exc)
 
-    def submit(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
-        """Hand pods over to be created, highest priority first.
+    def submit(self, batch: Iterable[Submission]) -> Mapping[str, SubmitResult]:
+        """Hand pods over to be created, in their order.
 
         :param batch: what to send
         :returns: one result for each token; ``results`` tells the rest
         """
-        if not batch:
-            return {}
+        results: dict[str, SubmitResult] = {}
+        rest = iter(batch)
+        # Not one by one: threads that create already slow down the making of the rest.
+        while some := list(islice(rest, HANDED_OVER_AT_ONCE)):
+            results.update(self._hand_over(some))
+        return results
+
+    def _hand_over(self, batch: Sequence[Submission]) -> Mapping[str, SubmitResult]:
         self._needed = True
         try:
             access = self._open()
@@ -138,13 +148,12 @@ class KubernetesBackend:
         self._watch_scopes(access)
         results: dict[str, SubmitResult] = {}
         creations: dict[str, Callable[[], Outcome]] = {}
-        for submission in sorted(batch, key=lambda one: one.priority, reverse=True):
+        for submission in batch:
             built = self._build(access, submission)
             if isinstance(built, (Postponed, Rejected)):
                 results[submission.token] = built
             else:
                 creations[submission.token] = partial(access.creator.create, built, submission.attempts)
-        # Not one by one: threads that create already would slow down the building of the rest.
         results.update(self._creations.add(creations))
         return results
 
