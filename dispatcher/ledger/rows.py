@@ -83,8 +83,8 @@ def values_of(states: Collection[LaunchState]) -> list[str]:
     return sorted(state.value for state in states)
 
 
-def chunks(items: Collection[str]) -> Iterator[list[str]]:
+def chunks(items: Collection[str], size: int = CHUNK) -> Iterator[list[str]]:
     """Yield tokens in their order, as many at once as one statement names."""
     ordered = iter(sorted(items))
-    while chunk := list(islice(ordered, CHUNK)):
+    while chunk := list(islice(ordered, size)):
         yield chunk
