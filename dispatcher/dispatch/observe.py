@@ -38,6 +38,28 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """The end of a launch that is to be written.
+
+    :param launch: the ledger row as it was judged
+    :param event: what the end is to the launch
+    :param ending: how its artefact ended
+    :param told: see ``Ended``
+    """
+
+    launch: Launch
+    event: LaunchEvent
+    ending: Ending
+    told: bool
+
+    def written(self, now: datetime) -> Ended:
+        """Return what it is once it is written."""
+        reason = self.ending.reason
+        after = replace(self.launch, state=target(self.event), ended_at=now, end_reason=reason)
+        return Ended(after, self.ending, self.told)
+
+
+@dataclass(frozen=True, slots=True)
 class Unstarted:
     """A launch whose artefact ended, or is given up, before any claim: it may be launched again (rule 6).
 
@@ -97,6 +119,7 @@ class Observer:
         launches = store.by_tokens(connection, seen)
         found = subjects.subjects_of(connection, list(launches.values()), self.own)
         observed = Observed([], [], set(seen) - set(launches))
+        ends: list[End] = []
         for token, launch in launches.items():
             if launch.scheduler_job_id != self.owner:
                 if launch.settled_at is not None:
@@ -108,21 +131,22 @@ class Observer:
             decisive = decisive_of(launch, seen[token])
             if decisive is None:
                 continue
-            one = self._end_one(connection, launch, found.get(token), decisive, now)
-            if isinstance(one, Ended):
-                observed.ended.append(one)
+            one = self._judge(connection, launch, found.get(token), decisive, now)
+            if isinstance(one, End):
+                ends.append(one)
             elif one is not None:
                 observed.unstarted.append(one)
+        observed.ended.extend(self.write_ends(connection, ends, now))
         return observed
 
-    def _end_one(
+    def _judge(
         self,
         connection: Connection,
         launch: Launch,
         subject: Subject | None,
         observation: Observation,
         now: datetime,
-    ) -> Ended | Unstarted | None:
+    ) -> End | Unstarted | None:
         if lost_the_claim(launch, observation) or (observation.given_up and not launch.unclaimed):
             return None
         if self._ran_without_fence(launch, observation):
@@ -138,41 +162,33 @@ class Observer:
         if subject is not None and verdict is ReportVerdict.EMIT and restartable:
             return Unstarted(launch, subject, observation, ending)
         event = event_for(launch, subject, ending, observation, verdict)
-        return self.write_end(connection, launch, event, ending, now, told=verdict is ReportVerdict.EMIT)
+        return End(launch, event, ending, told=verdict is ReportVerdict.EMIT)
 
-    def write_end(
-        self,
-        connection: Connection,
-        launch: Launch,
-        event: LaunchEvent,
-        ending: Ending,
-        now: datetime,
-        *,
-        told: bool,
-    ) -> Ended | None:
-        """Write the end of one launch, if it is still in the state in which it was judged.
+    def write_ends(self, connection: Connection, ends: Sequence[End], now: datetime) -> list[Ended]:
+        """Write the ends of launches that are still in the states in which they were judged.
 
         :param connection: a transaction of our own
-        :param launch: the ledger row as it was judged
-        :param event: what the end is to the launch
-        :param ending: how its artefact ended
+        :param ends: what to write; those that are alike are written at once
         :param now: the present
-        :param told: see ``Ended``
+        :returns: what was written
         """
-        hit = store.record(
-            connection,
-            event,
-            (launch.token,),
-            now=now,
-            kind=launch.kind,
-            owner=self.owner,
-            reason=ending.reason,
-            where=(LaunchRow.state == launch.state.value,),
-        )
-        if not hit:
-            return None
-        after = replace(launch, state=target(event), ended_at=now, end_reason=ending.reason)
-        return Ended(after, ending, told)
+        alike: dict[tuple[Any, ...], list[str]] = {}
+        for end in ends:
+            key = (end.event, end.launch.kind, end.launch.state, end.ending.reason)
+            alike.setdefault(key, []).append(end.launch.token)
+        hit: set[str] = set()
+        for (event, kind, state, reason), tokens in alike.items():
+            hit |= store.record(
+                connection,
+                event,
+                tokens,
+                now=now,
+                kind=kind,
+                owner=self.owner,
+                reason=reason,
+                where=(LaunchRow.state == state.value,),
+            )
+        return [end.written(now) for end in ends if end.launch.token in hit]
 
     def _ran_without_fence(self, launch: Launch, observation: Observation) -> bool:
         return (

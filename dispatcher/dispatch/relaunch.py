@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from dispatcher.dispatch.observe import Ended, Observer, Unstarted, event_for
+from dispatcher.dispatch.observe import End, Ended, Observer, Unstarted, event_for
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import LaunchKind
 from dispatcher.domain.protocol import Ending, ReportVerdict
@@ -130,7 +130,8 @@ class Relauncher:
     def _end(self, session: Session, one: Unstarted, reason: str, now: datetime) -> Ended | None:
         ending = Ending(ok=False, proven=one.ending.proven, reason=reason)
         event = event_for(one.launch, one.subject, ending, one.observation, ReportVerdict.EMIT)
-        return self.observer.write_end(session.connection(), one.launch, event, ending, now, told=True)
+        ends = [End(one.launch, event, ending, told=True)]
+        return next(iter(self.observer.write_ends(session.connection(), ends, now)), None)
 
 
 def pause_before(number: int) -> float:

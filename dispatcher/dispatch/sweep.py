@@ -9,7 +9,7 @@ not know because they were taken over. One read for each kind of row, whatever t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -61,12 +61,15 @@ class Sweeper:
         :param table: the flights in memory
         :param now: the present
         """
-        launches = store.by_tokens(connection, table.tokens())
+        mine = store.open_states_of_owner(connection, self.owner, self.team)
+        live = subjects.live_tokens(connection)
+        doubtful = [flight for flight in table if _is_doubtful(flight, mine, live)]
+        launches = store.by_tokens(connection, [flight.token for flight in doubtful])
         found = subjects.subjects_of(connection, list(launches.values()))
         callbacks = [one.subject_id for one in launches.values() if one.kind is LaunchKind.CALLBACK]
         claimed = store.callback_claimed_elsewhere(connection, callbacks)
         swept = Swept()
-        for flight in table:
+        for flight in doubtful:
             launch = launches.get(flight.token)
             if launch is None or launch.scheduler_job_id != self.owner:
                 swept.forget.add(flight.token)
@@ -74,9 +77,8 @@ class Sweeper:
             flight.launch = launch
             elsewhere = bool(claimed.get(launch.subject_id, set()) - {launch.token})
             self._look_at(connection, flight, found.get(flight.token), now, claimed_elsewhere=elsewhere)
-        known = table.tokens()
-        mine = store.open_of_owner(connection, self.owner, self.team)
-        swept.unknown = [one for one in mine if one.token not in known]
+        unknown = store.by_tokens(connection, mine.keys() - table.tokens())
+        swept.unknown = sorted(unknown.values(), key=lambda launch: launch.sequence)
         return swept
 
     def drop_unsendable(
@@ -146,3 +148,18 @@ class Sweeper:
             reason=reason,
             where=(LaunchRow.state == launch.state.value,),
         )
+
+
+def _is_doubtful(flight: Flight, mine: Mapping[str, LaunchState], live: Mapping[str, str]) -> bool:
+    """Whether more must be read of a flight than the states of its launch and its task.
+
+    :param mine: the open launches of this executor
+    :param live: the tokens of tasks that are queued or run
+    """
+    state = flight.launch.state
+    if mine.get(flight.token) is not state or flight.left_at is not None or not flight.launch.sequence:
+        return True
+    if flight.launch.kind is LaunchKind.CALLBACK:
+        return flight.launch.unclaimed
+    task = live.get(flight.token)
+    return task not in subjects.RUNNING if state is LaunchState.CLAIMED else task != "queued"

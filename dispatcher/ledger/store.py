@@ -114,6 +114,22 @@ def open_of_owner(connection: Connection, owner: str, team: str | None = None) -
     )
 
 
+def open_states_of_owner(
+    connection: Connection, owner: str, team: str | None = None
+) -> dict[str, LaunchState]:
+    """Return the states of the open launches of one executor, by token; ``open_of_owner`` reads them whole.
+
+    :param connection: the caller's transaction
+    :param owner: the job id of its scheduler
+    :param team: its team
+    """
+    statement = select(LaunchRow.token, LaunchRow.state).where(
+        LaunchRow.scheduler_job_id == owner, _of_team(team), LaunchRow.state.in_(values_of(OPEN))
+    )
+    states = {state.value: state for state in LaunchState}
+    return {token: states[state] for token, state in connection.execute(statement)}
+
+
 def unsettled_of_owner(connection: Connection, owner: str, team: str | None = None) -> list[Launch]:
     """Read the ended launches of one executor whose artefacts or reports are still to be dealt with.
 

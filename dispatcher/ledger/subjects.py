@@ -25,6 +25,9 @@ from dispatcher.ledger.models import LaunchRow
 CHUNK = 400
 """Subjects per statement: SQLite nests no more than 1,000 conditions, and each run may need its own."""
 
+RUNNING = ("running", "restarting")
+"""The states of a task instance whose launch is claimed, and goes on."""
+
 Place = tuple[str | None, str | None, str | None, int]
 """dag_id, run_id, task_id, map_index: what stays the same when a task instance gets a new UUID."""
 
@@ -83,6 +86,20 @@ def task_instances_at(
         rows = connection.execute(_tasks().where(criterion))
         found |= {(row.dag_id, row.run_id, row.task_id, row.map_index): _task(row, own) for row in rows}
     return found
+
+
+def live_tokens(connection: Connection) -> dict[str, str]:
+    """Return the tokens of all task instances that are queued or run, with their states.
+
+    One read of two columns by an index. A join with the launches would be left to a planner that may know
+    nothing of either table, and compares each row of one with each of the other then.
+
+    :param connection: the caller's transaction
+    """
+    statement = select(TaskInstance.external_executor_id, TaskInstance.state).where(
+        TaskInstance.state.in_(("queued", *RUNNING)), TaskInstance.external_executor_id.is_not(None)
+    )
+    return {str(token): str(state) for token, state in connection.execute(statement)}
 
 
 def lock_callback(connection: Connection, callback_id: UUID) -> Subject | None:

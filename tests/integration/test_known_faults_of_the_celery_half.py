@@ -8,13 +8,10 @@ from datetime import timedelta
 
 import jwt
 import pytest
-from airflow.utils.session import create_session
 from kubernetes.client import V1Container, V1Pod, V1PodSpec
-from sqlalchemy import update
 
 from dispatcher.dispatch import search
 from dispatcher.domain.lifecycle import LaunchState
-from dispatcher.ledger.models import LaunchRow
 from tests.support import dispatching as run
 from tests.support import rows
 from tests.support import service_dispatching as services
@@ -69,9 +66,7 @@ def test_fault_108_a_token_lives_as_long_as_its_task_may_wait_and_is_new_in_each
     first = executor.celery.artefacts[token].payload
     assert expiry(first) >= rows.utcnow().timestamp() + 2 * 600 - 60
 
-    with create_session(scoped=False) as session:
-        long_ago = rows.utcnow() - search.PATIENCE - timedelta(seconds=1)
-        session.execute(update(LaunchRow).where(LaunchRow.token == token).values(submitted_at=long_ago))
+    run.sent_long_ago(executor, token, search.PATIENCE + timedelta(seconds=1))
     executor.dispatcher.sweep_soon()
     executor.celery.lost = {token}
     run.loop(executor)

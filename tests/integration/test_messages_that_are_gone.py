@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import pytest
 from airflow.utils.session import create_session
-from sqlalchemy import update
 
 from dispatcher.dispatch import search
 from dispatcher.domain.lifecycle import LaunchState
-from dispatcher.ledger.models import LaunchRow
 from tests.support import dispatching as run
 from tests.support import rows
 
@@ -23,9 +21,7 @@ def executor():
 
 def wait_for_long(executor, token):
     """Make a launch one that was sent long ago, and let the executor see it."""
-    long_ago = rows.utcnow() - 2 * search.PATIENCE
-    with create_session(scoped=False) as session:
-        session.execute(update(LaunchRow).where(LaunchRow.token == token).values(submitted_at=long_ago))
+    run.sent_long_ago(executor, token, 2 * search.PATIENCE)
     executor.dispatcher.sweep_soon()
 
 

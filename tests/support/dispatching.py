@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask
@@ -17,6 +18,7 @@ from tests.support import rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import timedelta
 
     from airflow.models.callback import ExecutorCallback
     from airflow.models.taskinstance import TaskInstance
@@ -115,3 +117,15 @@ def claim(token: str, claimant: str = "nonce:one") -> bool:
                 .values(state="running", last_heartbeat_at=rows.utcnow(), hostname="worker", pid=1)
             )
         return won
+
+
+def sent_long_ago(executor: HybridExecutor, token: str, seconds: timedelta) -> None:
+    """Make a launch one that was sent so long ago, in the ledger and in the executor's memory."""
+    from dispatcher.ledger.models import LaunchRow
+
+    submitted_at = rows.utcnow() - seconds
+    with create_session(scoped=False) as session:
+        session.execute(update(LaunchRow).where(LaunchRow.token == token).values(submitted_at=submitted_at))
+    for flight in executor.dispatcher.in_flight():
+        if flight.token == token:
+            flight.launch = replace(flight.launch, submitted_at=submitted_at)

@@ -14,7 +14,7 @@ from airflow.configuration import conf
 from airflow.executors.workloads import ExecuteTask
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 
 from dispatcher.domain.launch import claimant_from_nonce
 from dispatcher.ledger.models import LaunchRow
@@ -91,6 +91,16 @@ def queue(executor: Any, count: int, run: str) -> None:
         generator = None if signs_itself else executor.jwt_generator
         for one in session.scalars(select(TaskInstance).where(TaskInstance.run_id == run_id)):
             executor.queue_workload(ExecuteTask.make(one, generator=generator), session)
+    analyze()
+
+
+def analyze() -> None:
+    """Let the database know its tables, as it does by itself where they do not come into being just now."""
+    from airflow import settings
+
+    with settings.get_engine().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for table in (TaskInstance.__tablename__, LaunchRow.__tablename__):
+            connection.execute(text(f"VACUUM ANALYZE {table}"))
 
 
 def claim_all(executor: BaseExecutor) -> None:
@@ -106,6 +116,7 @@ def claim_all(executor: BaseExecutor) -> None:
             .where(LaunchRow.scheduler_job_id == str(executor.job_id))
             .values(state="claimed", claimed_at=rows.utcnow(), claimant=claimant_from_nonce("played"))
         )
+    analyze()
 
 
 def finish(executor: BaseExecutor, count: int) -> None:
