@@ -163,7 +163,7 @@ class Dispatcher:
             self.sweep_soon()
         step = Heartbeat(freed={key for key in keys if self._table.current(key) is None})
         for flight in flights:
-            if flight.token in outcome.sent | outcome.underway:
+            if flight.token in outcome.sent or flight.token in outcome.underway:
                 step.running.add(flight.key)
             elif flight.token in outcome.gone:
                 if reason := outcome.rejected.get(flight.token):
