@@ -78,7 +78,10 @@ class Sweeper:
             elsewhere = bool(claimed.get(launch.subject_id, set()) - {launch.token})
             self._look_at(connection, flight, found.get(flight.token), now, claimed_elsewhere=elsewhere)
         unknown = store.by_tokens(connection, mine.keys() - table.tokens())
-        swept.unknown = sorted(unknown.values(), key=lambda launch: launch.sequence)
+        swept.unknown = sorted(
+            (one for one in unknown.values() if one.open and one.scheduler_job_id == self.owner),
+            key=lambda launch: launch.sequence,
+        )
         return swept
 
     def drop_unsendable(

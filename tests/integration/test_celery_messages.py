@@ -127,7 +127,7 @@ def number_of_connections(client: redis.Redis) -> int:
     return len(listed.splitlines())
 
 
-def test_a_batch_takes_one_connection_and_leaves_no_subscription(broker, backend):
+def test_fault_33_a_batch_takes_one_connection_and_leaves_no_subscription(broker, backend):
     """Known fault 33: sockets and memory grow with every send."""
     backend.submit([make_submission()])
     with redis.Redis.from_url(broker) as client:

@@ -118,7 +118,7 @@ def succeed(url, token):
     app.backend.client.connection_pool.disconnect()
 
 
-def test_a_broker_that_refuses_costs_one_attempt_for_the_whole_batch(broker, open_backend, warnings):
+def test_fault_25_a_broker_that_refuses_costs_one_attempt_for_the_whole_batch(broker, open_backend, warnings):
     """Known fault 25: broker trouble while sending fails tasks, or they are never sent again."""
     backend = open_backend(broker.url, broker.url)
     broker.stop()
@@ -135,8 +135,12 @@ def test_a_broker_that_refuses_costs_one_attempt_for_the_whole_batch(broker, ope
         f"The Celery broker is away: {results[batch[0].token].reason}"
     ]
 
+    # What Airflow does when the task has waited for too long, it does with this reason.
+    assert "Connection refused" in backend.why_waiting(batch[0].token)
+
     broker.start()
     send(backend, *batch)
+    assert backend.why_waiting(batch[0].token) is None
     assert tokens_waiting(broker.url) == {one.token for one in batch}
     assert "The Celery broker is back." in warnings()
 
@@ -203,7 +207,7 @@ def test_what_may_have_been_sent_is_observed(broker, open_backend, sent_singly):
     eventually(lambda: backend.observe() == expected, "its ending is told")
 
 
-def test_nothing_follows_from_a_result_back_end_that_is_away(broker, store, open_backend, warnings):
+def test_fault_37_nothing_follows_from_a_result_back_end_that_is_away(broker, store, open_backend, warnings):
     """Known fault 37: reading states throws, and the scheduler ends."""
     backend = open_backend(broker.url, store.url)
     submission, removed = make_submission(), make_submission()

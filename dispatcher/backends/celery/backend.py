@@ -200,10 +200,12 @@ class CeleryBackend:
         return self._results.start(lambda: services.results.follow(tokens))
 
     def why_waiting(self, token: str) -> str | None:
-        """Return that nobody consumes the queue of a message, where that is known.
+        """Return that a message could not be sent, or that nobody consumes its queue, where that is known.
 
         :param token: the launch token
         """
+        if token not in self._watched and (away := self._broker_outage.text):
+            return away
         return self._lookout.why_waiting(token)
 
     def look_for(self, waiting: Mapping[str, str]) -> Findings:

@@ -27,27 +27,32 @@ class Outage:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._current = False
+        self._reason: str | None = None
 
     @property
     def current(self) -> bool:
         """Whether the service was away when it was last needed."""
-        return self._current
+        return self._reason is not None
+
+    @property
+    def text(self) -> str | None:
+        """What is away and why, in one line; None when the service did what it was last asked for."""
+        return None if self._reason is None else f"{self._what} is away: {self._reason}"
 
     def begin(self, reason: str) -> None:
         """Note that the service is away.
 
         :param reason: one line for people, without credentials
         """
-        if not self._current:
+        if not self.current:
             log.warning("%s is away: %s", self._what, reason)
-        self._current = True
+        self._reason = reason
 
     def end(self) -> None:
         """Note that the service did what it was asked for."""
-        if self._current:
+        if self.current:
             log.info("%s is back.", self._what)
-        self._current = False
+        self._reason = None
 
 
 class Chore:
