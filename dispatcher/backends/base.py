@@ -222,8 +222,9 @@ class Backend(Protocol):
         """Send artefacts, in their order as far as they are sent one after the other.
 
         :param batch: what to send; may be made while it is read, so that the first ones are on their way
-            before the last ones are made
-        :returns: one result for each token
+            before the last ones are made. Making takes time, for signatures above all, and is part of what
+            ``submit`` may take: what is not read then is not sent
+        :returns: one result for each token that was read
         """
 
     def results(self) -> Mapping[str, Outcome]:

@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 BACK_OFF_LIMIT = 60.0
 """Longest wait between two sends of one launch, in seconds, unless the service asks for a longer one."""
 
+NOT_READ = Postponed("there was no time for it in one heartbeat", retry_after=0.0, tried=False)
+"""What becomes of a launch that a backend did not come to."""
+
 
 @dataclass(slots=True)
 class Submitted:
@@ -171,7 +174,7 @@ class Submitter:
     def _submit_group(self, backend: Backend, group: Sequence[Flight]) -> Mapping[str, SubmitResult]:
         not_made: dict[str, SubmitResult] = {}
         sent = backend.submit(self._submissions(group, not_made))
-        return {**sent, **not_made}
+        return {**dict.fromkeys((flight.token for flight in group), NOT_READ), **sent, **not_made}
 
     def _submissions(
         self, group: Sequence[Flight], not_made: dict[str, SubmitResult]

@@ -223,3 +223,18 @@ def test_what_a_heartbeat_had_no_time_for_goes_out_in_the_next_without_a_warning
     del executor.celery.answers[token]
     run.loop(executor)
     assert executor.celery.sends == [token, token]
+
+
+def test_what_a_backend_did_not_come_to_is_sent_in_the_next_heartbeat_without_a_warning(caplog):
+    executor = run.started_executor()
+    tokens = [run.queue_task(executor, map_index=number) for number in range(3)]
+    submit = executor.celery.submit
+    executor.celery.submit = lambda batch: submit([next(iter(batch))])
+    run.loop(executor)
+    assert executor.celery.sends == tokens[:1]
+
+    executor.celery.submit = submit
+    run.loop(executor)
+
+    assert sorted(executor.celery.sends) == sorted(tokens)
+    assert not [record for record in caplog.records if "waits" in record.message]

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import wait
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.backends.base import (
@@ -127,16 +129,20 @@ class CeleryBackend:
         """Send messages, highest priority first, for as long as the operation time-out allows.
 
         :param batch: what to send
-        :returns: one result for each token
+        :returns: one result for each token that was read
         """
         try:
             services = self._services()
         except ConfigurationError as exc:
             self._broker_outage.begin(str(exc))
             return {submission.token: Postponed(str(exc)) for submission in batch}
-        work = Batch(list(batch), self._timeout)
+        began = time.monotonic()
+        # Half of the time at most for signatures, which RSA makes dear.
+        read = list(takewhile(lambda _: time.monotonic() - began < self._timeout / 2, batch))
+        spent = time.monotonic() - began
+        work = Batch(read, self._timeout, spent)
         sending = self._broker.start(lambda: services.publisher.send(work))
-        answered = sending is not None and came_back(sending, self._timeout)
+        answered = sending is not None and came_back(sending, self._timeout - spent)
         if sending is None:
             work.postpone_rest(Postponed("the broker has not answered an earlier call yet"))
         elif answered and (error := sending.exception()) is not None:

@@ -23,16 +23,17 @@ class Batch:
 
     :param submissions: what to send; the order of equal priorities is kept
     :param seconds: time budget of the whole batch
+    :param spent: seconds of it that are used up already
     """
 
-    def __init__(self, submissions: Sequence[Submission], seconds: float) -> None:
+    def __init__(self, submissions: Sequence[Submission], seconds: float, spent: float = 0.0) -> None:
         self._lock = threading.Lock()
         self._waiting = deque(sorted(submissions, key=lambda one: -one.priority))
         self._results: dict[str, SubmitResult] = {}
         self._sending: set[str] = set()
         self._closed = False
         self._seconds = seconds
-        self._stop_at = time.monotonic() + STOP_AT * seconds
+        self._stop_at = time.monotonic() + STOP_AT * seconds - spent
 
     def queue(self) -> str | None:
         """Return the queue of what is to be sent next, or None when nothing is or the time is up."""
