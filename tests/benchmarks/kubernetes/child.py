@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow.executors.base_executor import BaseExecutor
 
-LOOP_SECONDS = 0.05
+LOOP_SECONDS = 0.02
 """What else a scheduler's loop does between two heartbeats, at the least."""
 
 LONGEST_SECONDS = 300
