@@ -28,6 +28,7 @@ from dispatcher.dispatch.reports import (
     ReportTable,
     ending_of,
     is_winding_down,
+    record_told,
     told_ending,
 )
 from dispatcher.dispatch.search import Searcher
@@ -36,7 +37,7 @@ from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Submitted, Submitter
 from dispatcher.dispatch.sweep import Sweeper, Swept
 from dispatcher.domain.launch import Launch
-from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState, sources
+from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
 from dispatcher.domain.routing import Router
 from dispatcher.ledger import store
 from dispatcher.ledger.errors import DATABASE_ERRORS
@@ -241,7 +242,7 @@ class Dispatcher:
         connection = session.connection()
         now = self._utcnow()
         told = dict(self._told)
-        self._write_told(connection, told, now)
+        record_told(connection, told, self._owner, now)
         shown = [one for some in observed.values() for one in some]
         facts = _Facts(told=told, observed=self._observer.end(connection, shown, now))
         if self._clock() >= self._next_orphans:
@@ -350,22 +351,6 @@ class Dispatcher:
         self._reports.add(Report(flight.launch, key, told_ending(info)))
         self._table.forget(flight.token)
         return True
-
-    def _write_told(self, connection: Connection, told: Mapping[str, Event], now: datetime) -> None:
-        launches = store.by_tokens(connection, told)
-        for token, launch in launches.items():
-            event = LaunchEvent.END_FAILED
-            if launch.state not in sources(event, launch.kind):
-                event = LaunchEvent.DROP
-            store.record(
-                connection,
-                event,
-                (token,),
-                now=now,
-                kind=launch.kind,
-                owner=self._owner,
-                reason=told_ending(told[token][1]).reason,
-            )
 
     # Revoking
 

@@ -12,7 +12,7 @@ from airflow.utils.state import CallbackState, TaskInstanceState
 from sqlalchemy import Connection
 
 from dispatcher.domain.launch import Launch, Subject
-from dispatcher.domain.lifecycle import LaunchKind, LaunchState
+from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState, sources
 from dispatcher.domain.protocol import Ending, ReportVerdict, callback_ending, judge_report
 from dispatcher.ledger import store, subjects
 
@@ -159,6 +159,22 @@ def told_ending(info: Any) -> Ending:
     :param info: its reason
     """
     return Ending(ok=False, proven=True, reason=f"{_TOLD}: {info}" if info else _TOLD)
+
+
+def record_told(connection: Connection, told: Mapping[str, Event], owner: str, now: datetime) -> None:
+    """Write the ends of launches that the scheduler itself ended.
+
+    :param connection: a transaction of our own
+    :param told: what the scheduler said, by token
+    :param owner: job id of this scheduler; what belongs to another one is left to it
+    :param now: the present
+    """
+    for token, launch in store.by_tokens(connection, told).items():
+        event = LaunchEvent.END_FAILED
+        if launch.state not in sources(event, launch.kind):
+            event = LaunchEvent.DROP
+        reason = told_ending(told[token][1]).reason
+        store.record(connection, event, (token,), now=now, kind=launch.kind, owner=owner, reason=reason)
 
 
 def may_still_run(launch: Launch) -> bool:

@@ -202,8 +202,9 @@ class TestDelete:
         wait_until_gone(cluster, name)
 
     def test_a_process_that_does_not_listen_is_killed(self, cluster: Cluster, name: str) -> None:
-        start(cluster, name, "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+        start(cluster, name, "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done")
         wait_for_phase(cluster, name, "Running")
+        wait_for(lambda: log(cluster, name) == "ready\n")
         began = time.monotonic()
         cluster.http.delete(cluster.path("pods", name), params={"gracePeriodSeconds": "2"})
         wait_until_gone(cluster, name)

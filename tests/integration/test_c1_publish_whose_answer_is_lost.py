@@ -17,7 +17,7 @@ from tests.support.dispatching import claim, launch_of, loop, queue_task
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("airflow_db")]
 
-BLOCKING_SECONDS = 3.0
+BLOCKING_SECONDS = 8.0
 """How long one turn of the loop may take: the operation time-out is 1 s."""
 
 

@@ -289,7 +289,7 @@ def test_a_server_that_never_answers_holds_nobody_up(field, tmp_path):
         ):
             started = time.monotonic()
             step()
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 8
 
 
 def test_bad_settings_are_told(field):
