@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import environment
 
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from starlette.testclient import TestClient
 
+
+# Every run tries the same examples, and none fails because the machine is busy. To search at random:
+# pytest --hypothesis-profile search
+_PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("search", **_PATIENT)
+settings.register_profile("repeatable", derandomize=True, **_PATIENT)
+settings.load_profile("repeatable")
 
 _SLOWEST_FIRST = ("tests/e2e", "tests/integration/services", "tests/integration/workers", "tests/integration")
 """Folders whose tests take longest: begun first, so that no process is left alone with them at the end."""
