@@ -136,6 +136,7 @@ class Dispatcher:
             connection_tests=self._connection_tests,
             session=session,
             utcnow=utcnow,
+            patience=heartbeat_timeout,
         )
         self._told: dict[str, Event] = {}
 

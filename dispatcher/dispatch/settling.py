@@ -12,7 +12,7 @@ from typing import Any
 from dispatcher.backends.base import Artefact, Backend, Observation
 from dispatcher.dispatch.connection_tests import ConnectionTests
 from dispatcher.dispatch.flights import artefact_of
-from dispatcher.dispatch.reports import ReportTable, may_still_run
+from dispatcher.dispatch.reports import ReportTable, is_winding_down, may_still_run
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.domain.workload import WorkloadKind
@@ -31,6 +31,7 @@ class Settler:
     :param connection_tests: knows which tests were given up
     :param session: makes a session of our own (rule 16)
     :param utcnow: the present
+    :param patience: seconds that a superseded claimant may take to finish
     """
 
     backends: Mapping[BackendName, Backend]
@@ -38,6 +39,7 @@ class Settler:
     connection_tests: ConnectionTests
     session: Callable[[], Any]
     utcnow: Callable[[], datetime]
+    patience: float
 
     def settle(
         self,
@@ -56,7 +58,7 @@ class Settler:
         for name, backend in self.backends.items():
             mine = [launch for launch in settled if launch.backend is name and launch.submitted_at]
             given_up = self.connection_tests.take_given_up(name)
-            stop = [artefact_of(launch) for launch in mine if may_still_run(launch)] + given_up
+            stop = [artefact_of(launch) for launch in mine if self._has_to_stop(launch)] + given_up
             if stop:
                 backend.revoke(stop)
             strays = [Artefact(one.token, WorkloadKind.TASK) for one in observed[name] if one.token in stray]
@@ -65,6 +67,14 @@ class Settler:
                 backend.remove(remove)
             if elsewhere:
                 backend.release(elsewhere)
+
+    def _has_to_stop(self, launch: Launch) -> bool:
+        """Whether an artefact may still run and has had its time.
+
+        A superseded claimant that is settled earlier than that was seen to end. To revoke its message would
+        only have a worker drop a late copy of it in silence, in place of the guard, which says why.
+        """
+        return may_still_run(launch) and not is_winding_down(launch, self.utcnow(), self.patience)
 
     def _settle(self) -> list[Launch]:
         settleable = self.reports.settleable()

@@ -8,8 +8,10 @@ from airflow.utils.state import TaskInstanceState
 from sqlalchemy.exc import OperationalError
 
 from dispatcher.backends.base import Observation
+from dispatcher.domain.lifecycle import LaunchState
 from dispatcher.ledger import store
 from tests.support import dispatching as run
+from tests.support import service_dispatching
 
 pytestmark = pytest.mark.usefixtures("airflow_db")
 
@@ -62,3 +64,20 @@ def test_a_database_that_fails_at_settling_costs_no_proof(monkeypatch):
     assert run.launch_of(done).settled_at is None
     run.loop(executor)
     assert run.launch_of(done).settled_at is not None
+
+
+def test_a_superseded_launch_that_was_seen_to_end_is_not_revoked():
+    executor = run.started_executor()
+    old = running(executor, "task")
+    # It deferred and is queued again before its message is seen to end.
+    new = service_dispatching.queue_again(executor, run.launch_of(old).subject_id)
+    run.loop(executor)
+    assert run.launch_of(old).state is LaunchState.SUPERSEDED
+    assert run.launch_of(old).settled_at is None
+    executor.celery.end(Observation(old, ok=True, claimant="nonce:one"))
+    for _ in range(3):
+        run.loop(executor)
+
+    assert run.launch_of(old).settled_at is not None
+    assert executor.celery.revoked == set()
+    assert run.launch_of(new).state is LaunchState.SUBMITTED
