@@ -38,7 +38,7 @@ CHANGES = {
     "token-lost": (lambda token: dispatching.set_task(token, external_executor_id="another"), "dropped"),
     "scheduled-again": (lambda token: dispatching.set_task(token, state="scheduled"), "dropped"),
     "claimed": (lambda token: change_launch(token, state="claimed", claimant="process:x"), "claimed"),
-    "taken-over": (lambda token: change_launch(token, scheduler_job_id="77"), "issued"),
+    "taken-over": (lambda token: change_launch(token, scheduler_job_id="0"), "issued"),
     "revoked": (lambda token: change_launch(token, state="revoked"), "revoked"),
 }
 """What happened to a task between its issue and the heartbeat, and where that leaves its launch."""
