@@ -48,6 +48,11 @@ bench-celery: $(STAMP) ## Compare publishing and observing with the stock Celery
 soak: $(STAMP) ## Run the Celery half for MINUTES=20, with Redis restarted and workers killed: PostgreSQL and redis-server
 	$(BIN)/python -W ignore -m tests.benchmarks.soak --minutes $(or $(MINUTES),20)
 
+.PHONY: chaos
+chaos: $(STAMP) ## Kill everything at random points of SEED=n for MINUTES=5, and check: PostgreSQL, redis-server and a node
+	$(BIN)/python -W ignore -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	    $(if $(TASKS),--tasks $(TASKS)) $(if $(KEEP),--keep $(KEEP))
+
 .PHONY: lint
 lint: $(STAMP) ## Check style and formatting
 	$(BIN)/ruff check .

@@ -89,6 +89,15 @@ def stop(processes: Iterable[ChildProcess], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and any(child.exit_code is None for child in children):
         time.sleep(POLL_SECONDS)
+    kill(children)
+
+
+def kill(processes: Iterable[ChildProcess]) -> None:
+    """Kill processes at once, and everything in their sessions.
+
+    :param processes: what to kill; those that ended by themselves may have left others behind
+    """
+    children = list(processes)
     _kill_sessions({child.popen.pid for child in children})
     for child in children:
         child.popen.wait()
