@@ -328,6 +328,8 @@ class Dispatcher:
 
     def events(self) -> dict[Any, Event]:
         """Return the events that Airflow has to hear now; called when it drains the event buffer."""
+        if not self._reports.pending:
+            return {}
         try:
             with self._session() as session:
                 return self._reports.due(session.connection(), self._utcnow())

@@ -61,6 +61,11 @@ class ReportTable:
         """Take up the end of a launch."""
         self._open[report.launch.token] = report
 
+    @property
+    def pending(self) -> bool:
+        """Whether there is any end to decide about."""
+        return bool(self._open)
+
     def judge(self, launch: Launch, subject: Subject | None, ending: Ending, now: datetime) -> ReportVerdict:
         """Decide on one end (rule 13).
 
@@ -79,8 +84,6 @@ class ReportTable:
         :param connection: a transaction for the batched reads
         :param now: the present
         """
-        if not self._open:
-            return {}
         self._read_again(connection)
         reports = list(self._open.values())
         found = subjects.subjects_of(connection, [report.launch for report in reports], self._own)
