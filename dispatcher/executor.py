@@ -132,6 +132,19 @@ class HybridExecutor(BaseExecutor):
             self.dispatcher.issue(workload, session)
         super().queue_workload(workload, session)
 
+    def trigger_tasks(self, open_slots: int) -> None:
+        """Send what may be sent now: callbacks first, then tasks by their priority.
+
+        What has to wait before it is sent again (its broker is away, a quota is used up) takes no turn from
+        what another backend would take at once.
+
+        :param open_slots: how many may be sent
+        """
+        queued = [*self.queued_callbacks.items(), *self.order_queued_tasks_by_priority()]
+        due = [workload for key, workload in queued if self.dispatcher.is_due(key)]
+        if sending := due[: max(0, open_slots)]:
+            self._process_workloads(sending)
+
     def _process_workloads(self, workload_items: Sequence[Any]) -> None:
         tests = [item for item in workload_items if isinstance(item, TestConnection)]
         keys = [item.key for item in workload_items if not isinstance(item, TestConnection)]
@@ -208,12 +221,13 @@ class HybridExecutor(BaseExecutor):
         """Revoke the launch of a task that is stuck in queued (rule 17).
 
         :param ti: the task instance, in the scheduler's session
-        :raises NotImplementedError: a worker has claimed it meanwhile: it runs, and is left alone
+        :raises NotImplementedError: a worker has claimed it meanwhile: it runs, and is left alone; or
+            another scheduler has taken it over
         """
         reason = "revoked by the scheduler: stuck in queued"
         if why := self.dispatcher.why_waiting(ti.external_executor_id):
             reason = f"{reason}; {why}"
-        token = revoke(ti, _utcnow(), reason=reason)
+        token = revoke(ti, str(self.job_id), _utcnow(), reason=reason)
         if token is not None and why:
             self.log_task_event(event="launch stuck", extra=why, ti_key=ti.key)
         self._unqueue(ti.key)

@@ -29,20 +29,24 @@ from dispatcher.ledger.errors import DATABASE_ERRORS
 log = logging.getLogger(__name__)
 
 
-def revoke(ti: TaskInstance, now: datetime, *, reason: str) -> str | None:
+def revoke(ti: TaskInstance, owner: str, now: datetime, *, reason: str) -> str | None:
     """Revoke the launch of a task that the scheduler found stuck in queued (rule 17).
 
     :param ti: the task instance, in the scheduler's session
+    :param owner: job id of this scheduler
     :param now: the present
     :param reason: for people
     :returns: the token of the revoked launch; None if there was none of ours
-    :raises NotImplementedError: a worker claimed it meanwhile. The stuck-in-queued handler catches this and
-        leaves the task instance alone, where it would overwrite RUNNING otherwise
+    :raises NotImplementedError: a worker claimed it meanwhile, or another scheduler took it over. The
+        stuck-in-queued handler catches this and leaves the task instance alone, where it would overwrite
+        RUNNING otherwise
     """
     session = _session_of(ti)
     connection = session.connection()
     subject = subjects.lock_task_instance(connection, ti.id)
     launch = _launch_of(session, subject)
+    if launch is not None and launch.open and launch.scheduler_job_id != owner:
+        raise NotImplementedError(f"{ti.key} was taken over by another scheduler and is left to it")
     verdict = judge_revoke(launch, subject)
     if verdict is RevokeVerdict.REVOKE and launch is not None:
         if store.record(connection, LaunchEvent.REVOKE, (launch.token,), now=now, reason=reason):

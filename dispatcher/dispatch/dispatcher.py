@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from airflow.models.callback import CallbackKey
-from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from dispatcher.backends.base import Artefact, Backend, Observation
@@ -47,10 +46,7 @@ from dispatcher.recovery import rebuild_workloads
 log = logging.getLogger(__name__)
 
 SWEEP_INTERVAL = 5.0
-"""Seconds between two sweeps."""
-
-ORPHAN_INTERVAL = 60.0
-"""Seconds between two looks for what dead schedulers left."""
+"""Seconds between two sweeps, each of which also looks for what dead schedulers left."""
 
 
 @dataclass(slots=True)
@@ -128,12 +124,12 @@ class Dispatcher:
         )
         self._searcher = Searcher(backends=backends, session=session, utcnow=utcnow)
         self._next_sweep = 0.0
-        self._next_orphans = 0.0
         self._connection_tests = ConnectionTests(backends, router, signer, team)
         self._settler = Settler(
             backends=backends,
             reports=self._reports,
             connection_tests=self._connection_tests,
+            owner=owner,
             session=session,
             utcnow=utcnow,
             patience=heartbeat_timeout,
@@ -152,6 +148,14 @@ class Dispatcher:
         self._table.add(Flight(launch=launch, key=workload.key, workload=workload))
 
     # Submitting
+
+    def is_due(self, key: Any) -> bool:
+        """Whether a queued workload may be sent now; one whose last send did not succeed waits for a while.
+
+        :param key: Airflow's key
+        """
+        flight = self._table.current(key)
+        return flight is None or flight.not_before <= self._clock()
 
     def submit(self, keys: Collection[Any]) -> Heartbeat:
         """Send the launches of ``keys`` that may be sent.
@@ -246,22 +250,16 @@ class Dispatcher:
         record_told(connection, told, self._owner, now)
         shown = [one for some in observed.values() for one in some]
         facts = _Facts(told=told, observed=self._observer.end(connection, shown, now))
-        if self._clock() >= self._next_orphans:
-            self._take_over_orphans(connection)
         if self._clock() >= self._next_sweep:
+            taken = store.take_over_orphans(connection, owner=self._owner, team=self._team)
+            if taken:
+                log.info("Took over %d launches that dead schedulers left", len(taken))
             facts.swept = self._sweeper.sweep(connection, self._table, now)
             unclaimed = [launch for launch in facts.swept.unknown if launch.unclaimed]
             facts.workloads = rebuild_workloads(session, unclaimed)
             self._sweeper.drop_unsendable(connection, facts.swept, facts.workloads, now)
         facts.unsettled = store.unsettled_of_owner(connection, self._owner, self._team)
         return facts
-
-    def _take_over_orphans(self, connection: Connection) -> None:
-        taken = store.take_over_orphans(connection, owner=self._owner, team=self._team)
-        self._next_orphans = self._clock() + ORPHAN_INTERVAL
-        if taken:
-            log.info("Took over %d launches that dead schedulers left", len(taken))
-            self.sweep_soon()
 
     def _apply(self, facts: _Facts, step: Heartbeat) -> None:
         for token in facts.told:
@@ -375,7 +373,7 @@ class Dispatcher:
 
     def adopt_soon(self) -> None:
         """Let the next heartbeat take up what was taken over, and look for what else dead schedulers left."""
-        self._next_sweep = self._next_orphans = 0.0
+        self.sweep_soon()
         self._housekeeper.soon()
 
     def stop(self) -> None:

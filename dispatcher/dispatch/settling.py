@@ -29,6 +29,7 @@ class Settler:
     :param backends: by name
     :param reports: knows what may be settled
     :param connection_tests: knows which tests were given up
+    :param owner: job id of this scheduler; what another one took over meanwhile is left to it
     :param session: makes a session of our own (rule 16)
     :param utcnow: the present
     :param patience: seconds that a superseded claimant may take to finish
@@ -37,6 +38,7 @@ class Settler:
     backends: Mapping[BackendName, Backend]
     reports: ReportTable
     connection_tests: ConnectionTests
+    owner: str
     session: Callable[[], Any]
     utcnow: Callable[[], datetime]
     patience: float
@@ -82,10 +84,10 @@ class Settler:
             return []
         try:
             with self.session() as session:
-                store.settle(session.connection(), settleable, now=self.utcnow())
+                settled = store.settle(session.connection(), settleable, owner=self.owner, now=self.utcnow())
         except DATABASE_ERRORS as exc:
             log.warning("Nothing is settled in this heartbeat: the database failed (%s)", type(exc).__name__)
             return []
         for token in settleable:
             self.reports.settled(token)
-        return list(settleable.values())
+        return [launch for token, launch in settleable.items() if token in settled]

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from dispatcher.backends.base import (
+    BEGIN_SECONDS,
     Backend,
     Outcome,
     Postponed,
@@ -131,6 +132,8 @@ class Submitter:
         try:
             with self.session() as session:
                 cleared = clear(session.connection(), due, self.owner, self.utcnow())
+                # Until the commit the rows are locked; from then on another scheduler may take them over.
+                stale_at = self.clock() + BEGIN_SECONDS
         except DATABASE_ERRORS as exc:
             log.warning(
                 "The batch is kept for the next heartbeat: the database failed (%s)", type(exc).__name__
@@ -139,7 +142,7 @@ class Submitter:
             return outcome
         outcome.superseded = cleared.superseded
         outcome.gone.update(flight.token for flight in due if flight.token not in cleared.tokens)
-        self._send([flight for flight in due if flight.token in cleared.tokens], outcome)
+        self._send([flight for flight in due if flight.token in cleared.tokens], stale_at, outcome)
         return outcome
 
     def collect(self, table: FlightTable, results: Mapping[str, Outcome]) -> Submitted:
@@ -160,30 +163,37 @@ class Submitter:
         self._note(external_ids, outcome.rejected)
         return outcome
 
-    def _send(self, flights: Sequence[Flight], outcome: Submitted) -> None:
+    def _send(self, flights: Sequence[Flight], stale_at: float, outcome: Submitted) -> None:
         by_backend: dict[BackendName, list[Flight]] = defaultdict(list)
         for flight in flights:
             by_backend[flight.launch.backend].append(flight)
         external_ids: dict[str, str] = {}
         for name, group in by_backend.items():
-            results = self._submit_group(self.backends[name], group)
+            results = self._submit_group(self.backends[name], group, stale_at)
             for flight in group:
                 self._sort(flight, results[flight.token], outcome, external_ids)
         self._note(external_ids, outcome.rejected)
 
-    def _submit_group(self, backend: Backend, group: Sequence[Flight]) -> Mapping[str, SubmitResult]:
+    def _submit_group(
+        self, backend: Backend, group: Sequence[Flight], stale_at: float
+    ) -> Mapping[str, SubmitResult]:
         not_made: dict[str, SubmitResult] = {}
-        sent = backend.submit(self._submissions(group, not_made))
+        sent = backend.submit(self._submissions(group, stale_at, not_made))
         return {**dict.fromkeys((flight.token for flight in group), NOT_READ), **sent, **not_made}
 
     def _submissions(
-        self, group: Sequence[Flight], not_made: dict[str, SubmitResult]
+        self, group: Sequence[Flight], stale_at: float, not_made: dict[str, SubmitResult]
     ) -> Iterator[Submission]:
         """Make what the backend is handed, the highest priority first, while it reads.
 
+        :param stale_at: from when on nothing more is handed over: the check is too old then, for this
+            process may have stalled and what it checked may be another scheduler's by now (rule 4)
         :param not_made: takes the answers for what cannot be handed over
         """
         for flight in sorted(group, key=_priority, reverse=True):
+            if self.clock() > stale_at:
+                log.warning("The check of a batch grew old before all of it was handed over; it is repeated")
+                return
             made = self.submission(flight)
             if isinstance(made, Submission):
                 yield made

@@ -52,16 +52,17 @@ def inherit_settled(
     return won
 
 
+LOOK_BACK = 1_000
+"""How many of the newest launches tell at the first look which backends are used."""
+
+
 def backends_used(connection: Connection, *, after: int) -> tuple[set[BackendName], int]:
-    """Return the backends that launches were sent to, and the newest sequence that was looked at.
+    """Return the backends that launches were sent to lately, and the newest sequence that was looked at.
 
     :param connection: the caller's transaction
     :param after: launches up to this sequence are known already
     """
-    statement = (
-        select(LaunchRow.backend, func.max(LaunchRow.sequence))
-        .where(LaunchRow.sequence > after)
-        .group_by(LaunchRow.backend)
-    )
-    newest = {BackendName(backend): sequence for backend, sequence in connection.execute(statement)}
-    return set(newest), max([after, *newest.values()])
+    newest = connection.scalar(select(func.max(LaunchRow.sequence))) or 0
+    first = max(after, newest - LOOK_BACK)
+    lately = select(LaunchRow.backend).where(LaunchRow.sequence > first, LaunchRow.sequence <= newest)
+    return {BackendName(backend) for backend in connection.scalars(lately.distinct())}, max(after, newest)

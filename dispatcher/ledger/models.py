@@ -60,7 +60,8 @@ class LaunchRow(LedgerBase):
 
     __table_args__ = (
         Index("idx_dispatcher_launch_token", "token", unique=True),
-        Index("idx_dispatcher_launch_owner", "scheduler_job_id", "settled_at", "state"),
+        # Unsettled ones first: the loop asks for no others, and they stay few however many rows have ended.
+        Index("idx_dispatcher_launch_owner", "settled_at", "scheduler_job_id", "state"),
         Index("idx_dispatcher_launch_subject", "subject_id"),
         Index(
             "idx_dispatcher_launch_task",

@@ -106,12 +106,7 @@ def open_of_owner(connection: Connection, owner: str, team: str | None = None) -
     :param owner: the job id of its scheduler
     :param team: its team: the executors of several teams share one scheduler
     """
-    return _read(
-        connection,
-        LaunchRow.scheduler_job_id == owner,
-        _of_team(team),
-        LaunchRow.state.in_(values_of(OPEN)),
-    )
+    return _read(connection, *_open_of(owner, team))
 
 
 def open_states_of_owner(
@@ -123,9 +118,7 @@ def open_states_of_owner(
     :param owner: the job id of its scheduler
     :param team: its team
     """
-    statement = select(LaunchRow.token, LaunchRow.state).where(
-        LaunchRow.scheduler_job_id == owner, _of_team(team), LaunchRow.state.in_(values_of(OPEN))
-    )
+    statement = select(LaunchRow.token, LaunchRow.state).where(*_open_of(owner, team))
     states = {state.value: state for state in LaunchState}
     return {token: states[state] for token, state in connection.execute(statement)}
 
@@ -329,20 +322,37 @@ def note_external_ids(connection: Connection, external_ids: Mapping[str, str]) -
         connection.execute(_NOTE_EXTERNAL_IDS, values)
 
 
-def settle(connection: Connection, tokens: Collection[str], *, now: datetime) -> frozenset[str]:
+def settle(connection: Connection, tokens: Collection[str], *, owner: str, now: datetime) -> frozenset[str]:
     """Mark ended launches as dealt with: reported and seen to have been heard (rule 14).
 
     :param connection: the caller's transaction
     :param tokens: the launches
+    :param owner: the scheduler that must own them: what it left is the owner's to take away
     :param now: when
+    :returns: the tokens that were hit
     """
     return frozenset(
         compare_and_set(
             connection,
             tokens,
-            [LaunchRow.state.in_(values_of(ENDED)), LaunchRow.settled_at.is_(None)],
+            [
+                LaunchRow.state.in_(values_of(ENDED)),
+                LaunchRow.settled_at.is_(None),
+                LaunchRow.scheduler_job_id == owner,
+            ],
             {"settled_at": now},
         )
+    )
+
+
+def _open_of(owner: str, team: str | None) -> tuple[ColumnElement[bool], ...]:
+    # An open launch is never settled; to say so leads past all that the owner has settled before.
+    unsettled = LaunchRow.settled_at.is_(None)
+    return (
+        unsettled,
+        LaunchRow.scheduler_job_id == owner,
+        _of_team(team),
+        LaunchRow.state.in_(values_of(OPEN)),
     )
 
 

@@ -124,7 +124,7 @@ class TestReading:
         assert store.by_tokens(connection, tokens).keys() == tokens
         assert store.record(connection, LaunchEvent.SUBMIT, tokens, now=utcnow()) == tokens
         assert store.record(connection, LaunchEvent.DROP, tokens, now=utcnow()) == tokens
-        assert store.settle(connection, tokens, now=utcnow()) == tokens
+        assert store.settle(connection, tokens, owner=OWNER, now=utcnow()) == tokens
 
     def test_open_and_unsettled_of_an_owner(self, db_session, connection):
         by_state = {state: add_launch(db_session, state=state) for state in LaunchState}
@@ -413,8 +413,10 @@ class TestSettling:
     def test_settles_ended_launches_once(self, db_session, connection, state):
         launch = add_launch(db_session, state=state)
         first = utcnow()
-        assert bool(store.settle(connection, [launch.token], now=first)) == (state in ENDED)
-        assert not store.settle(connection, [launch.token], now=first + timedelta(seconds=1))
+        assert not store.settle(connection, [launch.token], owner="2", now=first)
+        assert bool(store.settle(connection, [launch.token], owner=OWNER, now=first)) == (state in ENDED)
+        later = first + timedelta(seconds=1)
+        assert not store.settle(connection, [launch.token], owner=OWNER, now=later)
         assert store.by_token(connection, launch.token).settled_at == (first if state in ENDED else None)
 
     def test_external_ids_are_noted_in_any_state(self, db_session, connection):

@@ -54,7 +54,7 @@ def upgrade() -> None:
     )
     op.create_index("idx_dispatcher_launch_token", "dispatcher_launch", ["token"], unique=True)
     op.create_index(
-        "idx_dispatcher_launch_owner", "dispatcher_launch", ["scheduler_job_id", "settled_at", "state"]
+        "idx_dispatcher_launch_owner", "dispatcher_launch", ["settled_at", "scheduler_job_id", "state"]
     )
     op.create_index("idx_dispatcher_launch_subject", "dispatcher_launch", ["subject_id"])
     op.create_index(
