@@ -37,7 +37,7 @@ OUTPUT_LIMIT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ReportRetries:
-    """How often a callback's result is reported before the worker gives up.
+    """How often a callback is claimed, and its result reported, before the worker gives up.
 
     Each attempt is one call of Airflow's client, which itself repeats a request that failed in transport or
     with 5xx, as ``[workers] execution_api_retries`` and its neighbours say. The defaults add up to several
@@ -74,7 +74,7 @@ class CallbackApi:
     :param server: URL of the execution API
     :param token: the workload JWT, whose subject is the callback
     :param execution: the execution, whose launch is presented
-    :param retries: how the report is repeated
+    :param retries: how claim and report are repeated
     """
 
     def __init__(
@@ -88,12 +88,15 @@ class CallbackApi:
     def claim(self) -> str:
         """Claim the callback and return the execution token to run it with (rule 19).
 
+        Repeated while there is no final answer: the server may have granted a claim whose answer was lost,
+        and nobody else can run the callback then. The same claimant is let in again.
+
         :raises CallbackRefusedError: another execution has the claim, or the launch is not current
         :raises NoCallbackEndpointError: the API server runs without the dispatcher's plugin
         :raises Exception: Airflow's client gave up, or the server answered with another error
         """
         try:
-            response = self._patch("run", {"hostname": _hostname(), "pid": os.getpid()})
+            response = self._repeated("run", {"hostname": _hostname(), "pid": os.getpid()})
         except HTTP_STATUS_ERROR as exc:
             _raise_if_refused(exc)
             if exc.response.status_code in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
@@ -111,15 +114,8 @@ class CallbackApi:
         :raises ReportNotDeliveredError: no answer that ends the matter
         """
         body = {"state": state, "output": storable(output[-OUTPUT_LIMIT:]) if output else None}
-        retries = Retrying(
-            retry=retry_if_exception(_may_succeed_later),
-            stop=stop_after_attempt(self._retries.attempts),
-            wait=wait_exponential(multiplier=self._retries.wait_min, max=self._retries.wait_max),
-            before_sleep=before_sleep_log(log, logging.WARNING),
-            reraise=True,
-        )
         try:
-            retries(self._patch, "state", body)
+            self._repeated("state", body)
         except HTTP_STATUS_ERROR as exc:
             _raise_if_refused(exc)
             raise ReportNotDeliveredError(f"The result of {self._execution} was rejected: {exc}") from exc
@@ -127,6 +123,16 @@ class CallbackApi:
             raise ReportNotDeliveredError(
                 f"The result of {self._execution} was not delivered: {exc}"
             ) from exc
+
+    def _repeated(self, call: str, body: dict[str, Any]) -> Any:
+        retries = Retrying(
+            retry=retry_if_exception(_may_succeed_later),
+            stop=stop_after_attempt(self._retries.attempts),
+            wait=wait_exponential(multiplier=self._retries.wait_min, max=self._retries.wait_max),
+            before_sleep=before_sleep_log(log, logging.WARNING),
+            reraise=True,
+        )
+        return retries(self._patch, call, body)
 
     def _patch(self, call: str, body: dict[str, Any]) -> Any:
         # A client of its own for each call: an answer may carry an execution token, which would replace the

@@ -34,7 +34,7 @@ def run_callback(
     :param workload: what the executor sent
     :param execution: this execution of its launch
     :param server: URL of the execution API
-    :param retries: how the report is repeated; None means the defaults of ``ReportRetries``
+    :param retries: how claim and report are repeated; None means the defaults of ``ReportRetries``
     :raises FenceMissingError: the API server has no endpoint to claim at, and the fence is required
     :raises ReportNotDeliveredError: the callback ran, but its result could not be delivered
     :raises Exception: what stopped the callback from being run; it is reported as the callback's failure too

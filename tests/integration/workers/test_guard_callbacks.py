@@ -80,8 +80,21 @@ def test_a_callback_that_no_longer_exists_ends_cleanly(guard, fence):
 def test_any_other_answer_to_the_claim_is_an_error_and_runs_nothing(guard, fence, status):
     fence.fix("callback-run", *[refusal("launch_token_invalid", status)] * 2)
 
-    assert guard.run(new_workload(), fence.url)["type"] == "ServerResponseError"
+    assert guard.run(new_workload(), fence.url, report_attempts=1)["type"] == "ServerResponseError"
     assert guard.take_marks() == []
+
+
+@pytest.mark.parametrize("answer", [Answer(503), Answer(0)], ids=["busy", "cut"])
+def test_a_claim_is_repeated_while_the_server_is_away(guard, fence, answer):
+    """Whether it granted the claim before it went is not known; if it did, nobody else may run the callback."""
+    fence.fix("callback-run", *[answer] * 4)
+    workload = new_workload()
+
+    assert guard.run(workload, fence.url, report_attempts=3) == {"type": "Completed", "exit_code": 0}
+
+    claimants = {claim.headers["airflow-launch-claimant"] for claim in fence.calls("callback-run")}
+    assert len(claimants) == 1
+    assert guard.take_marks() == ["callback"]
 
 
 @pytest.mark.parametrize(
