@@ -86,7 +86,7 @@ def test_any_other_answer_to_the_claim_is_an_error_and_runs_nothing(guard, fence
 
 @pytest.mark.parametrize("answer", [Answer(503), Answer(0)], ids=["busy", "cut"])
 def test_a_claim_is_repeated_while_the_server_is_away(guard, fence, answer):
-    """Whether it granted the claim before it went is not known; if it did, nobody else may run the callback."""
+    """It may have granted the claim before it went, and then nobody else may run the callback."""
     fence.fix("callback-run", *[answer] * 4)
     workload = new_workload()
 
