@@ -22,6 +22,7 @@ from dispatcher.dispatch.signing import Signer
 from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import BackendName, LaunchKind
 from dispatcher.ledger import store
+from dispatcher.ledger.errors import DATABASE_ERRORS
 from dispatcher.recovery import adopt, revoke
 from dispatcher.settings import FenceMode, Settings, load
 
@@ -117,6 +118,7 @@ class HybridExecutor(BaseExecutor):
                 LaunchKind.TASK: settings.task_relaunches,
                 LaunchKind.CALLBACK: settings.callback_relaunches,
             },
+            callback_patience=settings.callback_queued_timeout,
             session=partial(create_session, scoped=False),
             clock=time.monotonic,
             utcnow=_utcnow,
@@ -128,9 +130,21 @@ class HybridExecutor(BaseExecutor):
         :param workload: a task, a callback or a connection test
         :param session: the scheduler's session
         """
-        if isinstance(workload, (ExecuteTask, ExecuteCallback)):
-            self.dispatcher.issue(workload, session)
+        if isinstance(workload, (ExecuteTask, ExecuteCallback)) and not self._issue(workload, session):
+            return
         super().queue_workload(workload, session)
+
+    def _issue(self, workload: ExecuteTask | ExecuteCallback, session: Session) -> bool:
+        """Issue a launch; what is wrong with the workload fails it through the event buffer, and no more."""
+        try:
+            self.dispatcher.issue(workload, session)
+        except DATABASE_ERRORS:
+            raise
+        except Exception as exc:
+            log.exception("No launch can be issued for %s", workload.display_name)
+            self.fail(workload.key, f"no launch can be issued for it: {type(exc).__name__}: {exc}")
+            return False
+        return True
 
     def trigger_tasks(self, open_slots: int) -> None:
         """Send what may be sent now: callbacks first, then tasks by their priority.

@@ -81,7 +81,8 @@ def _launch_options() -> dict[str, dict[str, Any]]:
         ),
         "workload_token_ttl": _option(
             "Seconds that a sent workload may wait before it can no longer start. 0 means twice\n"
-            "``[scheduler] task_queued_timeout``: by then Airflow has queued the task anew anyway.\n",
+            "``[scheduler] task_queued_timeout``: by then Airflow has queued the task anew anyway; or twice\n"
+            "``callback_queued_timeout``, if that is more.\n",
             type_="float",
             default="0",
         ),
@@ -117,6 +118,13 @@ def _launch_options() -> dict[str, dict[str, Any]]:
             "How often a callback that was lost before it was claimed is launched again.\n",
             type_="integer",
             default="1",
+        ),
+        "callback_queued_timeout": _option(
+            "Seconds that a callback may wait for a worker or a pod that starts it, before it is failed.\n"
+            "0 means ``[scheduler] task_queued_timeout``. It never waits longer than its token is good, see\n"
+            "``workload_token_ttl``.\n",
+            type_="float",
+            default="0",
         ),
         "deployment": _option(
             "Tells deployments that share a namespace apart: the value of the pod label\n"

@@ -54,8 +54,8 @@ class Settings:
     """The ``[dispatcher]`` section, checked.
 
     :param workload_token_ttl: seconds a sent workload may wait before it can no longer start
+    :param callback_queued_timeout: seconds a callback may wait for its start, never longer than its token
     :param callback_pod_template_file: template of the pods of callbacks; None means that of tasks
-    :param queued_timeout: seconds a workload may wait for its start, from ``[scheduler]``
     :param heartbeat_timeout: seconds a running task's heartbeat may stand still, from ``[scheduler]``
     :param deployment: tells deployments in one namespace apart
     """
@@ -73,7 +73,7 @@ class Settings:
     launch_retention_days: int
     task_relaunches: int
     callback_relaunches: int
-    queued_timeout: float
+    callback_queued_timeout: float
     heartbeat_timeout: float
     deployment: str
 
@@ -99,7 +99,9 @@ def load(conf: ConfigSource, shared: ConfigSource | None = None) -> Settings:
     """
     shared = shared or _airflow_conf()
     queued_timeout = _seconds(shared, "scheduler", "task_queued_timeout", 600.0, minimum=1)
+    callback_timeout = _seconds(conf, SECTION, "callback_queued_timeout", 0.0, minimum=0) or queued_timeout
     ttl = _seconds(conf, SECTION, "workload_token_ttl", 0.0, minimum=0)
+    ttl = ttl or 2 * max(queued_timeout, callback_timeout)
     return Settings(
         kubernetes_queue=_kubernetes_queue(conf),
         callback_queue=_text(conf, "callback_queue", "callbacks"),
@@ -107,14 +109,14 @@ def load(conf: ConfigSource, shared: ConfigSource | None = None) -> Settings:
         default_queue=shared.get("operators", "default_queue", fallback="default") or "default",
         rules=_rules(conf),
         fence=load_fence_mode(shared),
-        workload_token_ttl=ttl or 2 * queued_timeout,
+        workload_token_ttl=ttl,
         pod_creation_concurrency=_count(conf, "pod_creation_concurrency", 32, minimum=1),
         workload_delivery=_choice(conf, "workload_delivery", WorkloadDelivery, WorkloadDelivery.ARGS),
         callback_pod_template_file=_text(conf, "callback_pod_template_file", "") or None,
         launch_retention_days=_count(shared, "launch_retention_days", 30, minimum=1),
         task_relaunches=_count(conf, "task_relaunches", 3, minimum=0),
         callback_relaunches=_count(conf, "callback_relaunches", 1, minimum=0),
-        queued_timeout=queued_timeout,
+        callback_queued_timeout=min(callback_timeout, ttl),
         heartbeat_timeout=_seconds(shared, "scheduler", "task_instance_heartbeat_timeout", 300.0, minimum=1),
         deployment=_deployment(shared),
     )

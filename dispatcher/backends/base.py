@@ -24,6 +24,8 @@ The contract, held for every implementation by ``tests/contract/test_backends.py
   another of them has not ended. ``revoke`` and ``remove`` take all of them away, and no other token's.
 * ``look_for`` names an artefact as lost only if the backend shows that nothing of it is there: the same token
   may then be sent again. A backend that tells of lost artefacts by ``observe`` names none here.
+* ``abandoned`` names what was claimed only if the backend shows, and goes on showing for minutes, that
+  nothing runs it.
 * ``revoke`` and ``remove`` are idempotent; an artefact that is not there is no error.
 * ``release`` takes nothing away and tells no more: the artefact is another scheduler's, and a stray here.
 * ``strays`` names, as long as they are there, artefacts of this deployment and team that this object neither
@@ -248,6 +250,15 @@ class Backend(Protocol):
         """Return what is certain by now of artefacts that wait; looking goes on in the background.
 
         :param waiting: the queues of launches that were sent long ago and that nobody claimed, by token
+        """
+
+    def abandoned(self, claimed: Collection[str]) -> Mapping[str, str]:
+        """Return of which claimed launches nothing runs any more, by token, and what shows it, in one line.
+
+        For callbacks, which have no heartbeat. It is asked every few seconds, looking goes on in the
+        background, and nothing is concluded from a service that does not answer.
+
+        :param claimed: tokens of launches that were claimed a while ago and have told no result
         """
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:

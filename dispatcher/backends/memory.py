@@ -43,6 +43,7 @@ class MemoryBackend:
         self.waiting: dict[str, str] = {}
         self.lost: set[str] = set()
         self.looked_for: dict[str, str] = {}
+        self.forsaken: dict[str, str] = {}
         self.left_behind: dict[str, Stray] = {}
         self._endings: dict[str, Observation] = {}
 
@@ -99,6 +100,10 @@ class MemoryBackend:
         lost = frozenset(self.lost & waiting.keys())
         self.lost -= lost
         return Findings(lost, {token: why for token, why in self.waiting.items() if token in waiting})
+
+    def abandoned(self, claimed: Collection[str]) -> Mapping[str, str]:
+        """Return what the test set as run by nobody any more."""
+        return {token: why for token, why in self.forsaken.items() if token in claimed}
 
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Remember what was stopped, and take it away."""

@@ -64,6 +64,9 @@ ARG_LIMIT = Arg(
     default=DEFAULT_LIMIT,
 )
 
+ARG_TOKENS = Arg(("tokens",), help="Launch tokens", nargs="+", metavar="TOKEN")
+ARG_REASON = Arg(("--reason",), help="Why, for those who will ask")
+
 LAUNCHES_COMMANDS = (
     ActionCommand(
         name="list",
@@ -82,6 +85,12 @@ LAUNCHES_COMMANDS = (
             ARG_VERBOSE,
         ),
     ),
+    ActionCommand(
+        name="revoke",
+        help="Stop launches, whether a worker has claimed them or not; their tasks and callbacks fail",
+        func=lazy_load_command("dispatcher.cli.launches.launches_revoke"),
+        args=(ARG_TOKENS, ARG_REASON, ARG_VERBOSE),
+    ),
 )
 
 
@@ -92,7 +101,9 @@ def get_dispatcher_cli_commands() -> list[CLICommand]:
             name="dispatcher",
             help="Look into the hybrid dispatcher",
             subcommands=(
-                GroupCommand(name="launches", help="Look at the launches", subcommands=LAUNCHES_COMMANDS),
+                GroupCommand(
+                    name="launches", help="Look at launches, or stop them", subcommands=LAUNCHES_COMMANDS
+                ),
             ),
         )
     ]

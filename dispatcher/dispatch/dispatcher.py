@@ -6,18 +6,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from airflow.models.callback import CallbackKey
 from sqlalchemy.orm import Session
 
 from dispatcher.backends.base import Artefact, Backend, Observation
-from dispatcher.compat import task_key
 from dispatcher.dispatch.connection_tests import ConnectionTests
 from dispatcher.dispatch.flights import Flight, FlightTable, artefact_of
 from dispatcher.dispatch.heartbeat import Heartbeat
-from dispatcher.dispatch.housekeeping import Housekeeper
 from dispatcher.dispatch.issue import Issuer
 from dispatcher.dispatch.observe import Ended, Observed, Observer, Unstarted
 from dispatcher.dispatch.relaunch import Relauncher
@@ -30,11 +27,11 @@ from dispatcher.dispatch.reports import (
     record_told,
     told_ending,
 )
-from dispatcher.dispatch.search import Searcher
 from dispatcher.dispatch.settling import Settler
 from dispatcher.dispatch.signing import Signer
-from dispatcher.dispatch.submit import Submitted, Submitter
+from dispatcher.dispatch.submit import Submitter
 from dispatcher.dispatch.sweep import Sweeper, Swept
+from dispatcher.dispatch.upkeep import Upkeep
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
 from dispatcher.domain.routing import Router
@@ -77,6 +74,7 @@ class Dispatcher:
     :param unfenced_callbacks: see ``Observer``
     :param heartbeat_timeout: seconds that a running task's heartbeat may stand still
     :param relaunches: how often what did not start is launched again, by kind
+    :param callback_patience: seconds that a callback may wait for a worker that claims it
     :param session: makes a session of our own, which it commits and closes (rule 16)
     :param clock: monotonic seconds
     :param utcnow: the present
@@ -95,6 +93,7 @@ class Dispatcher:
         unfenced_callbacks: bool,
         heartbeat_timeout: float,
         relaunches: Mapping[LaunchKind, int],
+        callback_patience: float,
         session: Callable[[], Any],
         clock: Callable[[], float],
         utcnow: Callable[[], datetime],
@@ -118,11 +117,23 @@ class Dispatcher:
         self._relauncher = Relauncher(
             owner=owner, observer=self._observer, limits=relaunches, session=session, utcnow=utcnow
         )
-        self._sweeper = Sweeper(owner=owner, team=team, clock=clock)
-        self._housekeeper = Housekeeper(
-            owner=owner, team=team, backends=backends, session=session, clock=clock
+        self._sweeper = Sweeper(
+            owner=owner,
+            team=team,
+            clock=clock,
+            callback_patience=timedelta(seconds=callback_patience),
+            why_waiting=lambda launch: self._backends[launch.backend].why_waiting(launch.token),
         )
-        self._searcher = Searcher(backends=backends, session=session, utcnow=utcnow)
+        self._upkeep = Upkeep(
+            owner=owner,
+            team=team,
+            own=own,
+            backends=backends,
+            callback_patience=callback_patience,
+            session=session,
+            clock=clock,
+            utcnow=utcnow,
+        )
         self._next_sweep = 0.0
         self._connection_tests = ConnectionTests(backends, router, signer, team)
         self._settler = Settler(
@@ -175,12 +186,9 @@ class Dispatcher:
                 if reason := outcome.rejected.get(flight.token):
                     step.note(flight.key, "launch rejected", reason)
                 self._free(flight.token, step)
-        self._forget_superseded(outcome, step)
-        return step
-
-    def _forget_superseded(self, outcome: Submitted, step: Heartbeat) -> None:
         for launch in outcome.superseded:
             self._free(launch.token, step)
+        return step
 
     def submit_connection_tests(self, tests: Sequence[Any]) -> Heartbeat:
         """Send connection tests, once each.
@@ -218,9 +226,7 @@ class Dispatcher:
         stray = done | {token for token in facts.observed.stray if token not in self._reports}
         # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
         self._settler.settle(stray, facts.observed.elsewhere, observed)
-        self._housekeeper.keep()
-        if facts.swept is not None:
-            self._searcher.search(self._table, step)
+        self._upkeep.keep(self._table, step, swept=facts.swept is not None)
         return step
 
     def _collect(self, step: Heartbeat) -> None:
@@ -274,7 +280,7 @@ class Dispatcher:
 
     def _take_up_ends(self, ended: Sequence[Ended], step: Heartbeat) -> None:
         for one in ended:
-            key = self._key_of(one.launch)
+            key = self._table.key_of(one.launch)
             if one.told and not one.ending.ok:
                 step.note(key, "launch failed", one.ending.reason)
             self._reports.add(Report(one.launch, key, one.ending))
@@ -284,7 +290,7 @@ class Dispatcher:
         restarted = self._relauncher.restart(unstarted)
         self._take_up_ends(restarted.ended, step)
         for one in restarted.relaunched:
-            key = self._key_of(one.old)
+            key = self._table.key_of(one.old)
             step.note(key, "launched again", one.why)
             self._free(one.old.token, step)
             if one.workload is None:
@@ -297,7 +303,7 @@ class Dispatcher:
 
     def _take_up_unsettled(self, facts: _Facts, step: Heartbeat) -> None:
         for launch in facts.unsettled:
-            key = self._key_of(launch)
+            key = self._table.key_of(launch)
             self._free(launch.token, step)
             ended = launch.token in facts.observed.stray
             winding_down = not ended and is_winding_down(launch, self._utcnow(), self._heartbeat_timeout)
@@ -308,7 +314,7 @@ class Dispatcher:
     def _take_up(self, launches: Sequence[Launch], workloads: Mapping[str, Any], step: Heartbeat) -> None:
         watch: dict[BackendName, list[Artefact]] = {name: [] for name in self._backends}
         for launch in launches:
-            key = self._key_of(launch)
+            key = self._table.key_of(launch)
             workload = workloads.get(launch.token)
             current = self._table.take_up(Flight(launch=launch, key=key, workload=workload))
             # Where a newer launch is current, the slot and what is to be sent under the key are its own.
@@ -374,7 +380,7 @@ class Dispatcher:
     def adopt_soon(self) -> None:
         """Let the next heartbeat take up what was taken over, and look for what else dead schedulers left."""
         self.sweep_soon()
-        self._housekeeper.soon()
+        self._upkeep.soon()
 
     def stop(self) -> None:
         """End the backends' threads and connections; launches stay for the next scheduler."""
@@ -391,11 +397,3 @@ class Dispatcher:
             step.freed.add(flight.key)
             step.running.discard(flight.key)
             step.queued.pop(flight.key, None)
-
-    def _key_of(self, launch: Launch) -> Any:
-        flight = self._table.get(launch.token)
-        if flight is not None:
-            return flight.key
-        if launch.kind is LaunchKind.CALLBACK:
-            return CallbackKey(id=launch.subject_id)
-        return task_key(launch)

@@ -10,8 +10,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from airflow.models.callback import CallbackKey
+
 from dispatcher.backends.base import Artefact
+from dispatcher.compat import task_key
 from dispatcher.domain.launch import Launch
+from dispatcher.domain.lifecycle import LaunchKind
 from dispatcher.domain.workload import WorkloadKind
 
 
@@ -85,6 +89,13 @@ class FlightTable:
     def is_current(self, flight: Flight) -> bool:
         """Whether ``flight`` is the current one of its key."""
         return self._current.get(flight.key) == flight.token
+
+    def key_of(self, launch: Launch) -> Any:
+        """Return how the scheduler knows the subject of a launch, whether it is in memory or not."""
+        flight = self._flights.get(launch.token)
+        if flight is not None:
+            return flight.key
+        return CallbackKey(id=launch.subject_id) if launch.kind is LaunchKind.CALLBACK else task_key(launch)
 
     def forget(self, token: str) -> Flight | None:
         """Remove a flight and return it, if it was known."""

@@ -21,6 +21,9 @@ from dispatcher.ledger import store
 
 POD_KEYS = ("pod_override", "pod_template_file")
 
+NAME_LIMIT = 250
+"""Longest name that the ledger keeps, in characters."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issuer:
@@ -145,15 +148,20 @@ def task_view(workload: ExecuteTask, *, team: str | None, pool: str | None) -> W
 def callback_view(workload: ExecuteCallback, *, team: str | None) -> WorkloadView:
     """Return what routing needs to know of a callback."""
     data: dict[str, Any] = workload.callback.data
-    dag_id = data.get("dag_id")
+    dag_id = _text(data.get("dag_id"))
     return WorkloadView(
         kind=WorkloadKind.CALLBACK,
-        queue=data.get("queue"),
+        queue=_text(data.get("queue")),
         dag_id=dag_id,
         run_id=_run_id_of_callback(workload, dag_id),
         team=team,
-        callback=data.get("path"),
+        callback=_text(data.get("path")),
     )
+
+
+def _text(value: Any) -> str | None:
+    """Return a value of a callback's data, which may be anything, if it is a name that can be kept."""
+    return value if isinstance(value, str) and 0 < len(value) <= NAME_LIMIT else None
 
 
 def _run_id_of_callback(workload: ExecuteCallback, dag_id: str | None) -> str | None:

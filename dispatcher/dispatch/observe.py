@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,7 +18,10 @@ from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, ta
 from dispatcher.domain.protocol import TASK_FINISHED, Ending, ReportVerdict, may_relaunch
 from dispatcher.domain.text import storable
 from dispatcher.ledger import store, subjects
+from dispatcher.ledger.errors import DATABASE_ERRORS
 from dispatcher.ledger.models import LaunchRow
+
+log = logging.getLogger(__name__)
 
 UNFENCED = "process:unfenced"
 """The claimant of a callback that a worker without the guard ran."""
@@ -105,6 +109,8 @@ class Observer:
     reports: ReportTable
     own: subjects.OwnExecutors | None
     unfenced_callbacks: bool
+    _named: set[str] = field(default_factory=set)
+    """Launches whose end could not be taken up, and was named in the log."""
 
     def end(self, connection: Connection, observations: Collection[Observation], now: datetime) -> Observed:
         """Judge and write what was observed.
@@ -128,16 +134,33 @@ class Observer:
             if not launch.open:
                 observed.stray.add(token)
                 continue
-            decisive = decisive_of(launch, seen[token])
-            if decisive is None:
-                continue
-            one = self._judge(connection, launch, found.get(token), decisive, now)
+            one = self._judge_soundly(connection, launch, found.get(token), seen[token], now)
             if isinstance(one, End):
                 ends.append(one)
             elif one is not None:
                 observed.unstarted.append(one)
         observed.ended.extend(self.write_ends(connection, ends, now))
         return observed
+
+    def _judge_soundly(
+        self,
+        connection: Connection,
+        launch: Launch,
+        subject: Subject | None,
+        observations: Sequence[Observation],
+        now: datetime,
+    ) -> End | Unstarted | None:
+        """Judge one launch; whatever is wrong with what was observed of it must not hold up the others."""
+        try:
+            decisive = decisive_of(launch, observations)
+            return None if decisive is None else self._judge(connection, launch, subject, decisive, now)
+        except DATABASE_ERRORS:
+            raise
+        except Exception:
+            if launch.token not in self._named:
+                self._named.add(launch.token)
+                log.exception("The end of launch %s cannot be taken up; it is tried again", launch.token)
+            return None
 
     def _judge(
         self,
@@ -232,7 +255,8 @@ def ending_from(launch: Launch, observation: Observation) -> Ending:
                 if launch.unclaimed
                 else "ended without reporting a result"
             )
-            reason = f"the callback's worker {what}" + (f": {reason}" if reason else "")
+            unknown = "" if launch.unclaimed else "outcome unknown: "
+            reason = f"{unknown}the callback's worker {what}" + (f": {reason}" if reason else "")
         return Ending(ok=ok, proven=True, reason=None if ok else reason)
     # A start that was refused exits with 0 too: a success is proven by the name of the claimant itself, and
     # not by the pod in which it ran.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,6 +16,8 @@ from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState, sources
 from dispatcher.domain.protocol import Ending, ReportVerdict, callback_ending, judge_report
 from dispatcher.ledger import store, subjects
+
+log = logging.getLogger(__name__)
 
 _TOLD = "ended by the scheduler"
 
@@ -50,6 +53,7 @@ class ReportTable:
         self._heartbeat_timeout = timedelta(seconds=heartbeat_timeout)
         self._open: dict[str, Report] = {}
         self._settleable: dict[str, Launch] = {}
+        self._named: set[str] = set()
 
     def __contains__(self, token: str) -> bool:
         return token in self._open or token in self._settleable
@@ -91,21 +95,29 @@ class ReportTable:
         events: dict[Any, Event] = {}
         for report in reports:
             token = report.launch.token
-            others = siblings.get(token, ())
-            verdict = judge_report(
-                report.launch,
-                found.get(token),
-                report.ending,
-                now,
-                self._heartbeat_timeout,
-                others=others,
-            )
-            if verdict is ReportVerdict.EMIT:
-                ending = callback_ending(report.launch, report.ending, others)
-                events[report.key] = event_of(replace(report, ending=ending))
-            elif verdict is ReportVerdict.SETTLE:
-                self._settleable[token] = self._open.pop(token).launch
+            try:
+                event = self._event(report, found.get(token), siblings.get(token, ()), now)
+            except Exception:
+                # One that cannot be told must not keep the others from being told.
+                if token not in self._named:
+                    self._named.add(token)
+                    log.exception("The end of launch %s cannot be told; it is tried again", token)
+                continue
+            if event is not None:
+                events[report.key] = event
         return events
+
+    def _event(
+        self, report: Report, subject: Subject | None, others: Collection[Launch], now: datetime
+    ) -> Event | None:
+        """Return what is to be told of one end now; what has been heard becomes settleable."""
+        launch = report.launch
+        verdict = judge_report(launch, subject, report.ending, now, self._heartbeat_timeout, others=others)
+        if verdict is ReportVerdict.EMIT:
+            return event_of(replace(report, ending=callback_ending(launch, report.ending, others)))
+        if verdict is ReportVerdict.SETTLE:
+            self._settleable[launch.token] = self._open.pop(launch.token).launch
+        return None
 
     def _read_again(self, connection: Connection) -> None:
         launches = store.by_tokens(connection, self._open)
@@ -124,6 +136,7 @@ class ReportTable:
         """Forget a launch whose ``settled_at`` is written."""
         self._settleable.pop(token, None)
         self._open.pop(token, None)
+        self._named.discard(token)
 
 
 def _siblings(connection: Connection, reports: Collection[Report]) -> dict[str, list[Launch]]:

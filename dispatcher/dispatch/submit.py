@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 BACK_OFF_LIMIT = 60.0
 """Longest wait between two sends of one launch, in seconds, unless the service asks for a longer one."""
 
+CALLBACK_PRIORITY = 2**31 - 1
+"""Callbacks go before tasks, as in Airflow's choice of what gets a slot: no weight is higher than this."""
+
 NOT_READ = Postponed("there was no time for it in one heartbeat", retry_after=0.0, tried=False)
 """What becomes of a launch that a backend did not come to."""
 
@@ -184,7 +187,7 @@ class Submitter:
     def _submissions(
         self, group: Sequence[Flight], stale_at: float, not_made: dict[str, SubmitResult]
     ) -> Iterator[Submission]:
-        """Make what the backend is handed, the highest priority first, while it reads.
+        """Make what the backend is handed, callbacks and the highest priority first, while it reads.
 
         :param stale_at: from when on nothing more is handed over: the check is too old then, for this
             process may have stalled and what it checked may be another scheduler's by now (rule 4)
@@ -294,7 +297,7 @@ class Submitter:
 
 def _priority(flight: Flight) -> int:
     ti = getattr(flight.workload, "ti", None)
-    return 0 if ti is None else ti.priority_weight
+    return CALLBACK_PRIORITY if ti is None else ti.priority_weight
 
 
 def spread(seconds: float) -> float:

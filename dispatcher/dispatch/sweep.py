@@ -2,8 +2,9 @@
 """The sweep: every few seconds, memory is compared with the ledger and with Airflow's rows.
 
 It finds what no backend tells: launches that another scheduler took over, launches that lost their subject,
-tasks that left RUNNING while the result of their artefact is gone, and launches of ours that memory does
-not know because they were taken over. One read for each kind of row, whatever the number of launches.
+tasks that left RUNNING while the result of their artefact is gone, callbacks that waited too long for a
+worker, and launches of ours that memory does not know because they were taken over. One read for each kind
+of row, whatever the number of launches.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -19,7 +20,7 @@ from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.dispatch.observe import event_after_leaving, left_running
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
-from dispatcher.domain.protocol import SubmitVerdict, judge_submit
+from dispatcher.domain.protocol import SubmitVerdict, has_expired, judge_submit
 from dispatcher.ledger import store, subjects
 from dispatcher.ledger.models import LaunchRow
 
@@ -48,11 +49,15 @@ class Sweeper:
     :param owner: job id of this scheduler
     :param team: the team of this executor
     :param clock: monotonic seconds, for the grace of tasks that left RUNNING
+    :param callback_patience: how long a callback may wait for a worker that claims it
+    :param why_waiting: why the artefact of a launch has not started, as far as it is known
     """
 
     owner: str
     team: str | None
     clock: Callable[[], float]
+    callback_patience: timedelta
+    why_waiting: Callable[[Launch], str | None]
 
     def sweep(self, connection: Connection, table: FlightTable, now: datetime) -> Swept:
         """Run one sweep; ends that it writes show up among the unsettled launches.
@@ -116,7 +121,11 @@ class Sweeper:
         claimed_elsewhere: bool,
     ) -> None:
         launch = flight.launch
-        if launch.unclaimed:
+        if launch.kind is LaunchKind.CALLBACK and launch.open and subject is None:
+            self._give_up_deleted(connection, launch, now)
+        elif has_expired(launch, now, self.callback_patience):
+            self._expire(connection, launch, now)
+        elif launch.unclaimed:
             verdict = judge_submit(launch, subject, self.owner, claimed_elsewhere=claimed_elsewhere)
             if verdict is SubmitVerdict.DROP:
                 self._write(
@@ -124,6 +133,23 @@ class Sweeper:
                 )
         elif launch.state is LaunchState.CLAIMED and launch.kind is LaunchKind.TASK:
             self._look_at_claimed(connection, flight, subject, now)
+
+    def _give_up_deleted(self, connection: Connection, launch: Launch, now: datetime) -> None:
+        log.warning(
+            "Callback %s was deleted, by itself or with its DAG run; its launch %s (%s) is stopped",
+            launch.subject_id,
+            launch.token,
+            launch.state.value,
+        )
+        event = LaunchEvent.DROP if launch.unclaimed else LaunchEvent.OPERATOR_REVOKE
+        self._write(connection, launch, event, "its callback was deleted", now)
+
+    def _expire(self, connection: Connection, launch: Launch, now: datetime) -> None:
+        why = self.why_waiting(launch)
+        reason = f"no worker started it within {self.callback_patience.total_seconds():g} s"
+        reason = f"{reason}: {why}" if why else reason
+        log.warning("Launch %s of callback %s is given up: %s", launch.token, launch.subject_id, reason)
+        self._write(connection, launch, LaunchEvent.EXPIRE, reason, now)
 
     def _look_at_claimed(
         self, connection: Connection, flight: Flight, subject: Subject | None, now: datetime
@@ -163,6 +189,6 @@ def _is_doubtful(flight: Flight, mine: Mapping[str, LaunchState], live: Mapping[
     if mine.get(flight.token) is not state or flight.left_at is not None or not flight.launch.sequence:
         return True
     if flight.launch.kind is LaunchKind.CALLBACK:
-        return flight.launch.unclaimed
+        return True
     task = live.get(flight.token)
     return task not in subjects.RUNNING if state is LaunchState.CLAIMED else task != "queued"

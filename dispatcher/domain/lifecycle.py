@@ -59,7 +59,9 @@ class LaunchEvent(StrEnum):
     REVOKE = "revoke"
     """The scheduler told it to stop before it was claimed."""
     OPERATOR_REVOKE = "operator_revoke"
-    """A person told it to stop, claimed or not."""
+    """A person told it to stop, or deleted what it is about, claimed or not."""
+    EXPIRE = "expire"
+    """No worker claimed it in time. Callbacks only: of tasks Airflow itself takes care."""
     DROP = "drop"
     """Never sent, or proven useless before a claim."""
     LOSE = "lose"
@@ -111,6 +113,7 @@ TRANSITIONS: Mapping[LaunchEvent, tuple[frozenset[LaunchState], LaunchState]] = 
     _E.SUPERSEDE: (OPEN, _S.SUPERSEDED),
     _E.REVOKE: (UNCLAIMED, _S.REVOKED),
     _E.OPERATOR_REVOKE: (OPEN, _S.REVOKED),
+    _E.EXPIRE: (UNCLAIMED, _S.REVOKED),
     _E.DROP: (UNCLAIMED, _S.DROPPED),
     _E.LOSE: (OPEN, _S.LOST),
 }
@@ -124,6 +127,7 @@ _INSTRUCTIONS: Mapping[LaunchEvent, tuple[Instruction, ...]] = {
     _E.SUPERSEDE: (Instruction.FREE_SLOT, Instruction.REMOVE_ARTEFACT),
     _E.REVOKE: (Instruction.FREE_SLOT, Instruction.REMOVE_ARTEFACT),
     _E.OPERATOR_REVOKE: (Instruction.FREE_SLOT, Instruction.REPORT, Instruction.REMOVE_ARTEFACT),
+    _E.EXPIRE: (Instruction.FREE_SLOT, Instruction.REPORT, Instruction.REMOVE_ARTEFACT),
     _E.DROP: (Instruction.FREE_SLOT, Instruction.REMOVE_ARTEFACT),
     _E.LOSE: (Instruction.FREE_SLOT, Instruction.REPORT),
 }

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from dispatcher.domain.lifecycle import LaunchKind, LaunchState
+from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
 from dispatcher.domain.wire import RefusalReason
 
 if TYPE_CHECKING:
@@ -366,6 +366,22 @@ def may_relaunch(launch: Launch, subject: Subject | None, *, others: Collection[
         served = any(other.open or other.was_claimed for other in others)
         return subject.state not in CALLBACK_FINISHED and not served
     return subject.state == "queued" and subject.token == launch.token
+
+
+def has_expired(launch: Launch, now: datetime, patience: timedelta) -> bool:
+    """Whether a launch of a callback has waited too long for a worker that claims it.
+
+    Of a pod that exists, the backend decides first, from the time of its creation (it may be launched again):
+    here the time is doubled for it.
+
+    :param launch: its ledger row
+    :param now: the present
+    :param patience: how long it may wait
+    """
+    if launch.kind is not LaunchKind.CALLBACK or not launch.unclaimed or launch.issued_at is None:
+        return False
+    has_pod = launch.backend is BackendName.KUBERNETES and launch.external_id is not None
+    return now - launch.issued_at > (2 * patience if has_pod else patience)
 
 
 def relaunches(launches: Sequence[Launch]) -> int:

@@ -63,7 +63,7 @@ class Rule(BaseModel):
 
     match: Match
     backend: BackendName = Field(strict=False)
-    queue: str | None = Field(default=None, min_length=1)
+    queue: str | None = Field(default=None, min_length=1, max_length=256)
 
 
 @dataclass(frozen=True, slots=True)

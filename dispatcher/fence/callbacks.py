@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 OUTPUT_LIMIT = 10_000
 """Longest output that is kept, in characters: the end of it, where a traceback tells the error."""
 
+RESULT_GRACE = 30 * 24 * 60 * 60
+"""Seconds after its expiry for which a workload JWT may still report: it expires to limit the start alone."""
+
 router = APIRouter(prefix="/callbacks")
 
 
@@ -83,16 +86,30 @@ class Caller:
     nonce: str | None
 
 
-async def authenticate(callback_id: UUID, request: Request) -> Caller:
-    """Verify the workload JWT of a call and read what it presents.
+async def authenticate_claim(callback_id: UUID, request: Request) -> Caller:
+    """Verify the workload JWT of a claim and read what it presents.
 
     :raises fastapi.HTTPException: 401 without a token, 403 for one that is not valid for this callback, 400
         for a malformed launch token, 409 without a launch token
     """
+    return await _authenticate(callback_id, request, 0)
+
+
+async def authenticate_result(callback_id: UUID, request: Request) -> Caller:
+    """Verify the workload JWT of a report, which may have expired while the callback ran.
+
+    What it may report is bounded by the ledger: the result of a launch that its bearer has claimed, once.
+
+    :raises fastapi.HTTPException: see ``authenticate_claim``
+    """
+    return await _authenticate(callback_id, request, RESULT_GRACE)
+
+
+async def _authenticate(callback_id: UUID, request: Request, grace: int) -> Caller:
     token = bearer_token(request.headers.get("authorization"))
     if token is None:
         raise HTTPException(HTTPStatus.UNAUTHORIZED, detail("unauthorized", "the workload token is missing"))
-    claims = await _verified(token)
+    claims = await _verified(token, grace)
     if claims.get("scope") != WORKLOAD_SCOPE or claims.get("sub") != str(callback_id):
         raise HTTPException(
             HTTPStatus.FORBIDDEN, detail("forbidden", "this token was not issued for this callback")
@@ -106,18 +123,19 @@ async def authenticate(callback_id: UUID, request: Request) -> Caller:
     return Caller(presented.token, presented.nonce)
 
 
-async def _verified(token: str) -> dict[str, Any]:
+async def _verified(token: str, grace: int) -> dict[str, Any]:
     try:
-        return await validator().avalidated_claims(token)
+        return await validator(grace).avalidated_claims(token)
     except Exception as exc:
         raise HTTPException(HTTPStatus.FORBIDDEN, detail("forbidden", "the token is not valid")) from exc
 
 
-AuthenticatedCaller = Annotated[Caller, Depends(authenticate)]
+Claimant = Annotated[Caller, Depends(authenticate_claim)]
+Reporter = Annotated[Caller, Depends(authenticate_result)]
 
 
 @router.patch("/{callback_id}/run", status_code=HTTPStatus.NO_CONTENT)
-def claim(callback_id: UUID, body: ClaimBody, caller: AuthenticatedCaller, response: Response) -> None:
+def claim(callback_id: UUID, body: ClaimBody, caller: Claimant, response: Response) -> None:
     """Claim a callback and set it RUNNING; the answer carries the token to run it with.
 
     A repeat by the same claimant is accepted and gets a fresh token.
@@ -148,7 +166,7 @@ def claim(callback_id: UUID, body: ClaimBody, caller: AuthenticatedCaller, respo
 
 
 @router.patch("/{callback_id}/state", status_code=HTTPStatus.NO_CONTENT)
-def report(callback_id: UUID, body: ResultBody, caller: AuthenticatedCaller) -> None:
+def report(callback_id: UUID, body: ResultBody, caller: Reporter) -> None:
     """Record how a claimed callback ended, in the ledger and in the callback's row.
 
     A repeat is accepted and changes nothing.

@@ -60,9 +60,10 @@ def generator() -> JWTGenerator:
 
 
 @cache
-def validator() -> JWTValidator:
+def validator(grace: int = 0) -> JWTValidator:
     """Return the verifier of tokens: what the execution API requires is required here.
 
+    :param grace: seconds for which a token is good after it has expired
     :raises ValueError: no key is configured
     """
     issuer = conf.get("api_auth", "jwt_issuer", fallback=None)
@@ -71,6 +72,7 @@ def validator() -> JWTValidator:
         required_claims=frozenset(required),
         issuer=issuer,
         audience=conf.get_mandatory_list_value("execution_api", "jwt_audience"),
+        leeway=conf.getint("api_auth", "jwt_leeway") + grace,
         **get_sig_validation_args(make_secret_key_if_needed=False),
     )
 

@@ -31,6 +31,7 @@ CONTRACT = {
     "launch_retention_days": "30",
     "task_relaunches": "3",
     "callback_relaunches": "1",
+    "callback_queued_timeout": "0",
     "deployment": None,
 }
 

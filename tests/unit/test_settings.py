@@ -54,7 +54,7 @@ def test_the_defaults():
     assert settings.launch_retention_days == 30
     assert settings.task_relaunches == 3
     assert settings.callback_relaunches == 1
-    assert settings.queued_timeout == 600
+    assert settings.callback_queued_timeout == 600
     assert settings.heartbeat_timeout == 300
 
 
@@ -81,6 +81,7 @@ VALID = [
     ("launch_retention_days", "7", 7),
     ("task_relaunches", "0", 0),
     ("callback_relaunches", "0", 0),
+    ("callback_queued_timeout", "90", 90),
     ("deployment", "prod-1.eu", "prod-1.eu"),
     ("deployment", "x" * 63, "x" * 63),
 ]
@@ -107,6 +108,7 @@ INVALID = [
     ("launch_retention_days", "nan", ["'nan'", "whole number"]),
     ("task_relaunches", "-1", ["-1", "at least 0"]),
     ("callback_relaunches", "-1", ["-1", "at least 0"]),
+    ("callback_queued_timeout", "-1", ["-1", "at least 0"]),
     ("callback_relaunches", "1e3", ["'1e3'", "whole number"]),
     ("deployment", "my deployment", ["'my deployment'", "letters"]),
     ("deployment", "-prod", ["'-prod'", "letter or digit"]),
@@ -157,6 +159,19 @@ class TestWorkloadTokenTtl:
     def test_its_own_value_wins(self):
         values = {"dispatcher__workload_token_ttl": "30", "scheduler__task_queued_timeout": "600"}
         assert _load(**values).workload_token_ttl == 30
+
+
+class TestCallbackQueuedTimeout:
+    def test_zero_means_the_time_that_tasks_have(self):
+        assert _load(scheduler__task_queued_timeout="45.5").callback_queued_timeout == 45.5
+
+    def test_the_token_is_good_for_as_long(self):
+        settings = _load(dispatcher__callback_queued_timeout="3600")
+        assert (settings.callback_queued_timeout, settings.workload_token_ttl) == (3600, 7200)
+
+    def test_it_is_never_longer_than_the_token_is_good(self):
+        values = {"dispatcher__workload_token_ttl": "30", "dispatcher__callback_queued_timeout": "60"}
+        assert _load(**values).callback_queued_timeout == 30
 
 
 class TestRoutes:

@@ -24,6 +24,7 @@ from dispatcher.backends.base import (
 from dispatcher.backends.celery.app import create_app, describe, operation_timeout
 from dispatcher.backends.celery.batch import Batch
 from dispatcher.backends.celery.chores import Chore, Outage
+from dispatcher.backends.celery.claimants import Claimants
 from dispatcher.backends.celery.lane import Lane, came_back
 from dispatcher.backends.celery.lookout import Lookout
 from dispatcher.domain.errors import ConfigurationError
@@ -71,12 +72,11 @@ class CeleryBackend:
     up by a later call. Nothing waits behind a call that hangs, and reading waits for no service that is away.
 
     :param conf: the executor's team-aware configuration
-    :param settings: the ``[dispatcher]`` section
+    :param settings: the ``[dispatcher]`` section; all else is taken from ``[celery]``
     :param team_name: the team of the executor, for logs
     """
 
-    def __init__(self, conf: Any, settings: Settings, *, team_name: str | None = None) -> None:  # noqa: ARG002
-        # Every backend is made with the settings; this one takes all it needs from [celery].
+    def __init__(self, conf: Any, settings: Settings, *, team_name: str | None = None) -> None:
         self._conf = conf
         self._made: Services | None = None
         self._timeout = 0.0
@@ -89,6 +89,7 @@ class CeleryBackend:
         self._results = Lane(f"celery-results{suffix}", GIVE_UP_SECONDS, self._renew)
         self._search = Lane(f"celery-search{suffix}", GIVE_UP_SECONDS, self._renew)
         self._lookout = Lookout(self._search, self._gather, suffix)
+        self._claimants = Claimants(self._search, self._held_by_workers, settings.heartbeat_timeout)
         self._revoke = Chore(self._broker, self._revoke_now, self._broker_outage)
         self._forget = Chore(self._results, self._forget_now, self._results_outage)
 
@@ -221,6 +222,13 @@ class CeleryBackend:
         """
         return self._lookout.findings(waiting)
 
+    def abandoned(self, claimed: Collection[str]) -> Mapping[str, str]:
+        """Return what no worker has run for as long as a task's heartbeat may stand still.
+
+        :param claimed: tokens of launches that were claimed and have told no result
+        """
+        return self._claimants.abandoned(claimed)
+
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Have workers drop the messages that they have not started, or are yet to get.
 
@@ -272,6 +280,11 @@ class CeleryBackend:
         from dispatcher.backends.celery.evidence import gather
 
         return gather(self._services().app, waiting)
+
+    def _held_by_workers(self, tokens: Collection[str]) -> frozenset[str] | None:
+        from dispatcher.backends.celery.evidence import held_by_workers
+
+        return held_by_workers(self._services().app, tokens)
 
     def _services(self) -> Services:
         if self._made is None:

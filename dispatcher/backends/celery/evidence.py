@@ -80,6 +80,25 @@ def gather(app: Celery, waiting: Mapping[str, str]) -> Evidence | None:
         connection.collect()
 
 
+def held_by_workers(app: Celery, tokens: Collection[str]) -> frozenset[str] | None:
+    """Ask the workers once which launches they run, or are going to.
+
+    :param app: the app that ``create_app`` made
+    :param tokens: the launches
+    :returns: those that a worker has; None where nothing can be known: workers take no remote control, none
+        answers, or not all of them do
+    :raises BrokerAwayError: no connection to the broker could be made
+    :raises Exception: the driver's error, where the connection is lost
+    """
+    if not app.conf.worker_enable_remote_control:
+        return None
+    connection = connect(app)
+    try:
+        return Workers(app, connection).hold(tokens)
+    finally:
+        connection.collect()
+
+
 class Workers:
     """The workers that answer on a connection, and the queues they consume.
 
@@ -113,16 +132,31 @@ class Workers:
 
         One that lost its connection threw away what it had not begun, and still answers for it as "ready".
         """
+        return self._query(tokens)[0]
+
+    def hold(self, tokens: Collection[str]) -> frozenset[str] | None:
+        """Return those of ``tokens`` that a worker has; None where one that answered before did not now."""
+        held, complete = self._query(tokens)
+        return frozenset(held) if complete else None
+
+    def _query(self, tokens: Collection[str]) -> tuple[set[str], bool]:
+        """Return which of ``tokens`` workers have, and whether there are workers and all of them answered."""
         if not self.queues:
-            return set()
+            return set(), False
         ordered = sorted(tokens)
         known: set[str] = set()
+        complete = True
         for start in range(0, len(ordered), ASK_AT_ONCE):
             chunk = ordered[start : start + ASK_AT_ONCE]
-            for answer in self._ask("query_task", {"ids": chunk}, len(self.queues)):
-                if "error" not in answer:
-                    known.update(token for token, (state, *_) in answer.items() if state in HELD_STATES)
-        return known
+            answers = [
+                answer
+                for answer in self._ask("query_task", {"ids": chunk}, len(self.queues))
+                if "error" not in answer
+            ]
+            complete = complete and len(answers) >= len(self.queues)
+            for answer in answers:
+                known.update(token for token, (state, *_) in answer.items() if state in HELD_STATES)
+        return known, complete
 
     def _ask(self, command: str, arguments: dict[str, Any], limit: int | None) -> Iterator[Any]:
         replies = self._mailbox.multi_call(command, arguments, timeout=REPLY_SECONDS, limit=limit)

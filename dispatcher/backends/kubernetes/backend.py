@@ -32,6 +32,7 @@ from dispatcher.backends.kubernetes.identity import Owner, selector
 from dispatcher.backends.kubernetes.jobs import Jobs
 from dispatcher.backends.kubernetes.options import ClusterOptions, WatchTimes, load_options
 from dispatcher.backends.kubernetes.pipeline import CreationPipeline
+from dispatcher.backends.kubernetes.podless import Podless
 from dispatcher.backends.kubernetes.removal import Removal, plan_removal, plan_stop
 from dispatcher.backends.kubernetes.table import PodTable
 from dispatcher.backends.kubernetes.waiting import Patience, give_up
@@ -94,6 +95,7 @@ class KubernetesBackend:
         self._watch_times = watch_times or WatchTimes()
         self._owner = Owner("", settings.deployment, team_name)
         self._table = PodTable(self._scope_of)
+        self._podless = Podless(self._table, time.monotonic)
         self._creations = CreationPipeline(settings.pod_creation_concurrency)
         self._jobs = Jobs(HOUSEKEEPING_THREADS)
         self._access: ClusterAccess | None = None
@@ -215,6 +217,17 @@ class KubernetesBackend:
         """
         return Findings()
 
+    def abandoned(self, claimed: Collection[str]) -> Mapping[str, str]:
+        """Return what no pod is there of, nor known to have been: of all others ``observe`` tells.
+
+        :param claimed: tokens of launches that were claimed and have told no result
+        """
+        try:
+            scopes = self._options.scopes
+        except ConfigurationError:
+            return {}
+        return self._podless.find(claimed, scopes)
+
     def revoke(self, artefacts: Collection[Artefact]) -> None:
         """Stop artefacts by deleting their pods, with the grace that pod and settings give them.
 
@@ -322,7 +335,7 @@ class KubernetesBackend:
     @cached_property
     def _patience(self) -> Patience:
         # Airflow itself gives up tasks that stay queued, and connection tests; nobody gives up callbacks.
-        limits = {WorkloadKind.CALLBACK: self._settings.queued_timeout}
+        limits = {WorkloadKind.CALLBACK: self._settings.callback_queued_timeout}
         return Patience(fatal=self._options.fatal_reasons, seconds=limits)
 
     def _scope_of(self, namespace: str) -> Scope:

@@ -198,6 +198,17 @@ class PodTable:
                 and self._scope_of(pod.identity.namespace) in self._listed
             ]
 
+    def unheard_of(self, tokens: Iterable[str], scopes: Iterable[Scope]) -> set[str]:
+        """Return those of ``tokens`` that no pod is known of, once all of ``scopes`` were listed.
+
+        :param tokens: of launches
+        :param scopes: everywhere that there may be pods
+        """
+        with self._lock:
+            if not self._listed.issuperset(scopes):
+                return set()
+            return {token for token in tokens if not any(pod.confirmed for pod in self._of(token))}
+
     def gone(self, identity: PodIdentity) -> None:
         """Take note that the API server says that a missing pod does not exist."""
         with self._lock:

@@ -90,7 +90,7 @@ def test_it_is_never_launched_again_once_claimed(field):
 
 
 def test_fault_81_a_callback_that_does_not_start_in_time_is_launched_again_and_then_failed(field):
-    executor = on.started_executor(field, settings={"queued_timeout": 0.1})
+    executor = on.started_executor(field, settings={"callback_queued_timeout": 0.1})
     callback_id = queue(executor)
     first = on.current_token(callback_id)
     waiting = container_status(waiting={"reason": "ImagePullBackOff", "message": "no such tag"})

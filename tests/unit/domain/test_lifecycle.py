@@ -88,7 +88,7 @@ def test_what_is_to_be_done(event):
     ends = step.state in ENDED
     assert (Instruction.SEND in step.instructions) == (event is E.SUBMIT)
     assert (Instruction.FREE_SLOT in step.instructions) == ends
-    reported = {E.END_OK, E.END_FAILED, E.OPERATOR_REVOKE, E.LOSE}
+    reported = {E.END_OK, E.END_FAILED, E.OPERATOR_REVOKE, E.EXPIRE, E.LOSE}
     assert (Instruction.REPORT in step.instructions) == (event in reported)
     assert (Instruction.REMOVE_ARTEFACT in step.instructions) == (ends and event is not E.LOSE)
     if Instruction.REPORT in step.instructions and Instruction.REMOVE_ARTEFACT in step.instructions:

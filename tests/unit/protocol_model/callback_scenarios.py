@@ -14,6 +14,7 @@ from tests.unit.protocol_model.acts import take
 from tests.unit.protocol_model.rest import run_to_its_end
 
 if TYPE_CHECKING:
+    from tests.unit.protocol_model.execution import Execution
     from tests.unit.protocol_model.scheduler import Scheduler
     from tests.unit.protocol_model.world import World
 
@@ -107,3 +108,71 @@ def lost_after_the_other_launch_was_claimed(world: World) -> None:
     second.run("loop")
     take(world.deliver())
     second.run("relaunch")
+
+
+def running_callback(world: World) -> tuple[Scheduler, Execution]:
+    """Return a scheduler and the execution that runs its callback on Celery."""
+    scheduler = world.add_scheduler()
+    world.add_callback()
+    scheduler.run("callbacks")
+    scheduler.run("loop")
+    execution = world.deliver()
+    take(execution)
+    return scheduler, execution
+
+
+def message_of_a_callback_is_lost(world: World) -> None:
+    """A5: the broker lost the message, and no worker ever asks."""
+    scheduler = world.add_scheduler()
+    world.add_callback()
+    scheduler.run("callbacks")
+    scheduler.run("loop")
+    world.broker.ready.clear()
+
+
+def claimed_as_its_time_is_up(world: World) -> None:
+    """A5: the scheduler reads a callback that has waited too long; it is claimed before the write."""
+    scheduler = world.add_scheduler()
+    world.add_callback()
+    scheduler.run("callbacks")
+    scheduler.run("loop")
+    world.pass_time(int(world.callback_patience.total_seconds()) + 1)
+    scheduler.begin("loop")
+    scheduler.step()
+    scheduler.step()
+    take(world.deliver())
+    scheduler.finish()
+
+
+def worker_vanishes_with_its_callback(world: World) -> None:
+    """A5: the worker goes away with the callback that it runs, and so does the scheduler."""
+    scheduler, execution = running_callback(world)
+    execution.vanish()
+    world.kill_scheduler(scheduler)
+
+
+def callback_runs_for_long(world: World) -> None:
+    """A callback runs on while its scheduler looks who runs it, again and again."""
+    scheduler, execution = running_callback(world)
+    for _ in range(3):
+        world.pass_time(700)
+        scheduler.run("loop")
+    run_to_its_end(execution)
+
+
+def callback_is_deleted_while_it_waits(world: World) -> None:
+    """A15: the DAG run of a callback is deleted before a worker asks."""
+    scheduler = world.add_scheduler()
+    row = world.add_callback()
+    scheduler.run("callbacks")
+    world.delete_callback(row)
+    scheduler.run("loop")
+
+
+def callback_is_deleted_while_it_runs(world: World) -> None:
+    """A15: the DAG run of a callback is deleted while it runs."""
+    scheduler, execution = running_callback(world)
+    world.delete_callback(world.callbacks[execution.subject_id])
+    scheduler.run("loop")
+    world.pass_time(60)
+    scheduler.run("loop")

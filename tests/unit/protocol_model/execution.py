@@ -18,7 +18,6 @@ from dispatcher.domain.protocol import CALLBACK_FINISHED, Permit, Refusal
 from tests.unit.protocol_model import oracle
 
 if TYPE_CHECKING:
-    from dispatcher.domain.launch import Subject
     from tests.unit.protocol_model.world import World
 
 REPORTS = ("success", "failed", "up_for_retry", "deferred", "up_for_reschedule")
@@ -74,14 +73,8 @@ class Execution:
 
     @property
     def may_vanish(self) -> bool:
-        """Whether it may go away without a trace.
-
-        A pod never does: the cluster shows that it is gone. A running callback on Celery is left out: nothing
-        but a time-out could tell that its worker is gone, for it has no heartbeat.
-        """
-        return self.backend is BackendName.CELERY and not (
-            self.kind is LaunchKind.CALLBACK and self._holds_claim()
-        )
+        """Whether it may go away without a trace. A pod never does: the cluster shows that it is gone."""
+        return self.backend is BackendName.CELERY
 
     def _holds_claim(self) -> bool:
         return self.claimant in self.world.winners[self.token]
@@ -98,9 +91,13 @@ class Execution:
         """Send the claim: the API server reads the rows and judges."""
         launch = self.world.ledger.rows.get(self.token)
         if self.kind is LaunchKind.CALLBACK:
+            subject_of_callback = self.world.callbacks[self.subject_id].subject()
+            if subject_of_callback is None:
+                self.stage = Stage.REFUSED
+                return
             elsewhere = launch is not None and self.world.ledger.claimed_elsewhere(launch)
             verdict = self.world.rules.judge_callback_claim(
-                launch, self._subject_of_callback(), self.claimant, claimed_elsewhere=elsewhere
+                launch, subject_of_callback, self.claimant, claimed_elsewhere=elsewhere
             )
         else:
             row = self.world.task_by_id(self.subject_id)
@@ -118,9 +115,6 @@ class Execution:
             self._start_body()
         else:
             self._ask_airflow()
-
-    def _subject_of_callback(self) -> Subject:
-        return self.world.callbacks[self.subject_id].subject()
 
     def ask_without_fence(self) -> None:
         """Claim a task at an API server that has no fence yet: only its state decides (B4)."""
@@ -246,7 +240,11 @@ class Execution:
 
     def _report_callback(self, state: str) -> None:
         launch = self.world.ledger.rows.get(self.token)
-        verdict = self.world.rules.judge_callback_result(launch, self._subject_of_callback(), self.claimant)
+        subject = self.world.callbacks[self.subject_id].subject()
+        if subject is None:
+            self.stage = Stage.STOPPED
+            return
+        verdict = self.world.rules.judge_callback_result(launch, subject, self.claimant)
         if isinstance(verdict, Refusal):
             self.stage = Stage.STOPPED
             return

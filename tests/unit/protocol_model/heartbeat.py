@@ -14,7 +14,15 @@ from dispatcher.dispatch.observe import event_after_leaving, event_for, left_run
 from dispatcher.dispatch.reports import Report as RealReport
 from dispatcher.dispatch.reports import ending_of, event_of
 from dispatcher.dispatch.sweep import GRACE
-from dispatcher.domain.lifecycle import ENDED, OPEN, LaunchEvent, LaunchKind, LaunchState, sources
+from dispatcher.domain.lifecycle import (
+    ENDED,
+    OPEN,
+    BackendName,
+    LaunchEvent,
+    LaunchKind,
+    LaunchState,
+    sources,
+)
 from dispatcher.domain.protocol import Ending, ReportVerdict, SubmitVerdict
 from tests.unit.protocol_model import core, oracle
 from tests.unit.protocol_model.memory import Emission, Report
@@ -170,12 +178,22 @@ def _sweep(self: Scheduler, read: _Read) -> tuple[set[str], list[Launch]]:
 def _look_at(
     self: Scheduler, flight: Flight, launch: Launch, subject: Subject | None, *, claimed_elsewhere: bool
 ) -> None:
+    if launch.kind is LaunchKind.CALLBACK and launch.open and subject is None:
+        event = LaunchEvent.DROP if launch.unclaimed else LaunchEvent.OPERATOR_REVOKE
+        _write_end(self, launch, event, "its callback was deleted")
+        return
+    if self.rules.has_expired(launch, self.world.now, self.world.callback_patience):
+        _write_end(self, launch, LaunchEvent.EXPIRE, "no worker started it in time")
+        return
     if launch.unclaimed:
         verdict = self.rules.judge_submit(launch, subject, self.job_id, claimed_elsewhere=claimed_elsewhere)
         if verdict is SubmitVerdict.DROP:
             _write_end(self, launch, LaunchEvent.DROP, "no longer wanted before it was claimed")
         return
-    if launch.state is not LaunchState.CLAIMED or launch.kind is LaunchKind.CALLBACK:
+    if launch.state is not LaunchState.CLAIMED:
+        return
+    if launch.kind is LaunchKind.CALLBACK:
+        _lose_what_nobody_runs(self, launch)
         return
     if not left_running(launch, subject):
         flight.left_at = None
@@ -185,6 +203,15 @@ def _look_at(
     if now - flight.left_at >= GRACE:
         event, reason = event_after_leaving(launch, subject)
         _write_end(self, launch, event, reason)
+
+
+def _lose_what_nobody_runs(self: Scheduler, launch: Launch) -> None:
+    """Give up a callback on Celery whose worker vanished; of pods the cluster tells."""
+    if launch.backend is not BackendName.CELERY:
+        return
+    if self.rules.is_abandoned(runs=self.world.claimant_runs(launch)):
+        oracle.abandoned(self.world, launch)
+        _write_end(self, launch, LaunchEvent.LOSE, "outcome unknown")
 
 
 def _apply(self: Scheduler, read: _Read, forget: set[str], unknown: list[Launch]) -> None:

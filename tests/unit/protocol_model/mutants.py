@@ -70,7 +70,14 @@ class Rule4TrustsItsRead(Rules):
         return True
 
 
-class Rule4SendsWhatIsClaimed(Rules):
+class NobodyGivesUp(Rules):
+    """Callbacks are waited for without end, so that time cures no hole of another mutant."""
+
+    def has_expired(self, launch, now, patience):
+        return False
+
+
+class Rule4SendsWhatIsClaimed(NobodyGivesUp):
     """A launch that a worker has claimed meanwhile is submitted again."""
 
     def judge_submit(self, launch, subject, owner, *, claimed_elsewhere):
@@ -324,7 +331,7 @@ class Rule19TrustsItsRead(Rules):
         return True
 
 
-class Rule19SendsTheNewerLaunch(Rules):
+class Rule19SendsTheNewerLaunch(NobodyGivesUp):
     """A launch is sent, and waited for, although another one has run the callback."""
 
     def judge_submit(self, launch, subject, owner, *, claimed_elsewhere):
@@ -336,6 +343,24 @@ class Rule19ReportsTheDroppedLaunch(Rules):
 
     def judge_report(self, launch, subject, ending, now, heartbeat_timeout, others):
         return super().judge_report(launch, subject, ending, now, heartbeat_timeout, ())
+
+
+class Rule19WaitsForEver(NobodyGivesUp):
+    """A callback whose message is nowhere any more is waited for."""
+
+
+class Rule19KeepsWhatNobodyRuns(Rules):
+    """A callback whose worker vanished counts as running."""
+
+    def is_abandoned(self, *, runs):
+        return False
+
+
+class Rule19GivesUpWhatRuns(Rules):
+    """A callback that has told nothing for a while is given up, without a look at who runs it."""
+
+    def is_abandoned(self, *, runs):
+        return True
 
 
 class Rule19InventsAnOutcome(Rules):

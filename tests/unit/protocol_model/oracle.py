@@ -162,6 +162,8 @@ def settled(world: World, launch: Launch) -> None:
     require(launch.state.value not in OPEN, f"{launch.token} was settled while {launch.state.value}")
     if launch.kind is LaunchKind.CALLBACK:
         row = world.callbacks[launch.subject_id]
+        if row.deleted:
+            return
         # Core may have written QUEUED again meanwhile, with a newer launch (A7).
         newer = any(other.open for other in world.ledger.others(launch))
         replaced = launch.token in world.replaced.values()
@@ -173,6 +175,13 @@ def settled(world: World, launch: Launch) -> None:
     task = world.tasks[launch.task_id or ""]
     waits = task.ours and task.token == launch.token and task.state in WAITS_FOR_A_LAUNCH
     require(not waits, f"{launch.token} was settled, and {task.place} is still {task.state}")
+
+
+def abandoned(world: World, launch: Launch) -> None:
+    """A callback is given up as lost only if nobody runs it, and nobody has told its result."""
+    current = world.ledger.rows[launch.token]
+    runs = current.state.value == "claimed" and world.claimant_runs(launch)
+    require(not runs, f"{launch.token} was given up while its claimant runs it")
 
 
 def removed(world: World, token: str) -> None:
@@ -222,6 +231,8 @@ def at_rest(world: World) -> None:
         if task.state == "success":
             require(task.said_success, f"task {task.place} is a success that nobody reported")
     for callback in world.callbacks.values():
+        if callback.deleted:
+            continue
         require(callback.state in FINISHED, f"callback {callback.id} was lost while {callback.state}")
         told = callback.result or "failed"
         require(callback.state == told, f"callback {callback.id} is {callback.state}, its body said {told}")

@@ -80,9 +80,10 @@ def run_to_its_end(execution: Execution) -> None:
 
 def _is_at_rest(world: World) -> bool:
     rows = [*world.tasks.values(), *world.callbacks.values()]
+    deleted = [row for row in world.callbacks.values() if row.deleted]
     launches = world.ledger.rows.values()
     return (
-        all(row.state in oracle.FINISHED for row in rows)
+        all(row.state in oracle.FINISHED or row in deleted for row in rows)
         and all(launch.settled_at is not None for launch in launches)
         and not any(one.running or one.queued for one in world.live_schedulers())
         and not world.broker.ready

@@ -84,16 +84,18 @@ class CallbackRow:
     """A callback.
 
     :param result: what its body reported, and the API server accepted
+    :param deleted: its row is gone
     """
 
     id: str
     backend: str
     state: str = "pending"
     result: str | None = None
+    deleted: bool = False
 
-    def subject(self) -> Subject:
+    def subject(self) -> Subject | None:
         """Return what the domain sees of it."""
-        return Subject(id=self.id, state=self.state)
+        return None if self.deleted else Subject(id=self.id, state=self.state)
 
 
 class Ledger:

@@ -172,6 +172,17 @@ class Rules:
         """The criterion that the claim of a callback repeats in its statement."""
         return not any(launch.was_claimed for launch in launches)
 
+    def has_expired(self, launch: Launch, now: datetime, patience: timedelta) -> bool:
+        """Whether a callback has waited too long for its claim."""
+        return protocol.has_expired(launch, now, patience)
+
+    def is_abandoned(self, *, runs: bool) -> bool:
+        """Whether a claimed callback is given up.
+
+        :param runs: the execution that claimed it is still there
+        """
+        return not runs
+
     def judge_callback_result(
         self, launch: Launch | None, subject: Subject, claimant: str
     ) -> protocol.Permit | protocol.Refusal:

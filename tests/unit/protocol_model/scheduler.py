@@ -154,7 +154,9 @@ class Scheduler:
     def callbacks(self) -> Iterator[None]:
         """Queue pending callbacks, which are read without locks: another scheduler may do so too (A7)."""
         room = PARALLELISM - self.occupied()
-        pending = [row for row in self.world.callbacks.values() if row.state == "pending"][:room]
+        pending = [
+            row for row in self.world.callbacks.values() if row.state == "pending" and not row.deleted
+        ][:room]
         if not pending:
             return
         yield

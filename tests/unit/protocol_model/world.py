@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dispatcher.domain.lifecycle import BackendName, LaunchKind
 from tests.unit.protocol_model import oracle
 from tests.unit.protocol_model.artefacts import Broker, Cluster, SendAnswer
-from tests.unit.protocol_model.execution import Execution
+from tests.unit.protocol_model.execution import Execution, Stage
 from tests.unit.protocol_model.rows import CallbackRow, Ledger, TaskRow
 from tests.unit.protocol_model.scheduler import Scheduler
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.unit.protocol_model.rules import Rules
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=300)
+CALLBACK_PATIENCE = timedelta(seconds=3000)
+"""Long enough for everybody to do their work before the world has come to rest."""
 
 
 class World:
@@ -84,8 +86,7 @@ class World:
     def subject_of(self, launch: Launch) -> Subject | None:
         """Read what a launch is about: a task by its place, a callback by its id."""
         if launch.kind is LaunchKind.CALLBACK:
-            row = self.callbacks.get(launch.subject_id)
-            return None if row is None else row.subject()
+            return self.callbacks[launch.subject_id].subject()
         task = self.task_of(launch)
         return None if task is None else task.subject()
 
@@ -187,6 +188,19 @@ class World:
         """How long the heartbeat of a running task may stand still."""
         return HEARTBEAT_TIMEOUT
 
+    @property
+    def callback_patience(self) -> timedelta:
+        """How long a callback may wait for its claim."""
+        return CALLBACK_PATIENCE
+
+    def claimant_runs(self, launch: Launch) -> bool:
+        """Whether the execution that won a launch is still there, in whatever stage."""
+        winners = self.winners[launch.token]
+        return any(
+            one.token == launch.token and one.claimant in winners and one.stage is not Stage.OVER
+            for one in self.executions
+        )
+
     def after(self, seconds: int) -> datetime:
         """Return a time in the future."""
         return self.now + timedelta(seconds=seconds)
@@ -225,6 +239,10 @@ class World:
         row.state = None
         row.token = None
         row.resumed = False
+
+    def delete_callback(self, row: CallbackRow) -> None:
+        """Delete a callback, as happens when its DAG run is deleted (A15)."""
+        row.deleted = True
 
     def mark(self, row: TaskRow, state: str) -> None:
         """Let a user set the state of a task."""

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks that no launch will ever finish: people are told of them, and they do not wait for ever.
+
+Airflow looks at callbacks in PENDING alone. One that an executor without a ledger had queued when it was
+replaced stays in QUEUED or RUNNING, and one that names an executor which does not exist stays in PENDING.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.executors.executor_loader import ExecutorLoader
+from airflow.models.log import Log
+from sqlalchemy.orm import Session
+
+from dispatcher.ledger import callbacks, leftovers
+from dispatcher.ledger.callbacks import WaitingCallback
+from dispatcher.ledger.errors import DATABASE_ERRORS
+from dispatcher.ledger.subjects import OwnExecutors
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 300.0
+"""Seconds between two looks."""
+
+PENDING_FOR = timedelta(seconds=60)
+"""How long a callback is in PENDING before anybody wonders."""
+
+EVENT = "callback waits"
+"""What Airflow's event log calls a callback that nobody can run."""
+
+
+@dataclass(kw_only=True)
+class ForgottenCallbacks:
+    """Looks for callbacks that wait in vain; of several schedulers, the one that has run longest does.
+
+    :param owner: job id of this scheduler
+    :param team: the team of this executor
+    :param own: the names of this executor
+    :param patience: seconds for which a callback must have stood still, before its outcome counts as unknown:
+        a scheduler with the executor that it came from may still be alive
+    :param session: makes a session of our own (rule 16)
+    :param clock: monotonic seconds
+    :param utcnow: the present
+    """
+
+    owner: str
+    team: str | None
+    own: OwnExecutors | None
+    patience: float
+    session: Callable[[], Any]
+    clock: Callable[[], float]
+    utcnow: Callable[[], datetime]
+    _next: float = 0.0
+    _since: dict[tuple[str, str], float] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Look, if it is time; a database error leaves it for the next time."""
+        if self.clock() < self._next:
+            return
+        self._next = self.clock() + INTERVAL
+        try:
+            with self.session() as session:
+                if next(iter(leftovers.schedulers_alive(session.connection())), None) == self.owner:
+                    self._fail_unknown(session)
+                    self._tell_pending(session)
+        except DATABASE_ERRORS as exc:
+            log.warning("No forgotten callbacks are looked for: the database failed (%s)", type(exc).__name__)
+
+    def _fail_unknown(self, session: Session) -> None:
+        now = self.clock()
+        found = [one for one in callbacks.without_launch(session, self.team) if self._is_ours(one)]
+        self._since = {one.standing: self._since.get(one.standing, now) for one in found}
+        for one in found:
+            if now - self._since[one.standing] < self.patience:
+                continue
+            reason = (
+                f"outcome unknown: it was {one.state} when the executor that had it went away, and no launch "
+                "of it is recorded; it may or may not have run"
+            )
+            if callbacks.fail(session, one, reason):
+                log.warning("Callback %s (%s) is failed: %s", one.id, one.path, reason)
+
+    def _tell_pending(self, session: Session) -> None:
+        names = known_names()
+        waiting = callbacks.pending(session, since=self.utcnow() - PENDING_FOR)
+        unknown = [one for one in waiting if one.executor is not None and one.executor not in names]
+        self._told &= {one.id for one in unknown}
+        for one in unknown:
+            if one.id in self._told:
+                continue
+            self._told.add(one.id)
+            reason = (
+                f"Callback {one.id} ({one.path}) names the executor {one.executor!r}, which is not one of "
+                "[core] executor: it stays PENDING until there is one of this name"
+            )
+            log.warning("%s", reason)
+            session.add(Log(event=EVENT, dag_id=one.dag_id, run_id=one.run_id, extra=reason))
+
+    def _is_ours(self, callback: WaitingCallback) -> bool:
+        return self.own is None or callback.executor in self.own
+
+
+def known_names() -> Collection[str]:
+    """Return every name by which a callback may ask for an executor of this deployment."""
+    names: set[str] = set()
+    for name in ExecutorLoader.get_executor_names(validate_teams=False):
+        names |= {name.module_path, name.module_path.rpartition(".")[2]}
+        if name.alias:
+            names.add(name.alias)
+    return names

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an executor looks after now and then, beside the launches that each heartbeat is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from dispatcher.backends.base import Backend
+from dispatcher.dispatch.abandonment import AbandonmentCheck
+from dispatcher.dispatch.flights import FlightTable
+from dispatcher.dispatch.forgotten import ForgottenCallbacks
+from dispatcher.dispatch.heartbeat import Heartbeat
+from dispatcher.dispatch.housekeeping import Housekeeper
+from dispatcher.dispatch.search import Searcher
+from dispatcher.domain.lifecycle import BackendName
+from dispatcher.ledger.subjects import OwnExecutors
+
+
+class Upkeep:
+    """Looks for what lies about, for what is lost, and for what nobody finishes.
+
+    :param owner: job id of this scheduler
+    :param team: the team of this executor
+    :param own: the names of this executor
+    :param backends: by name
+    :param callback_patience: seconds that a callback may wait for a worker that claims it
+    :param session: makes a session of our own (rule 16)
+    :param clock: monotonic seconds
+    :param utcnow: the present
+    """
+
+    def __init__(
+        self,
+        *,
+        owner: str,
+        team: str | None,
+        own: OwnExecutors | None,
+        backends: Mapping[BackendName, Backend],
+        callback_patience: float,
+        session: Callable[[], Any],
+        clock: Callable[[], float],
+        utcnow: Callable[[], datetime],
+    ) -> None:
+        self._housekeeper = Housekeeper(
+            owner=owner, team=team, backends=backends, session=session, clock=clock
+        )
+        self._searcher = Searcher(backends=backends, session=session, utcnow=utcnow)
+        self._abandonment = AbandonmentCheck(owner=owner, backends=backends, session=session, utcnow=utcnow)
+        self._forgotten = ForgottenCallbacks(
+            owner=owner,
+            team=team,
+            own=own,
+            patience=callback_patience,
+            session=session,
+            clock=clock,
+            utcnow=utcnow,
+        )
+
+    def soon(self) -> None:
+        """Let the next heartbeat look at what dead schedulers left."""
+        self._housekeeper.soon()
+
+    def keep(self, table: FlightTable, step: Heartbeat, *, swept: bool) -> None:
+        """Do what is due.
+
+        :param table: the flights in memory
+        :param step: takes what Airflow's slots and event logs have to know
+        :param swept: the flights were compared with the database in this heartbeat
+        """
+        self._housekeeper.keep()
+        self._forgotten.look()
+        if swept:
+            self._searcher.search(table, step)
+            self._abandonment.look(table)

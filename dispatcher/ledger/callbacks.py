@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks in Airflow's table that the ledger knows nothing of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from airflow.configuration import conf
+from airflow.models.callback import Callback, CallbackType
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from sqlalchemy import select, update
+
+from dispatcher.domain.lifecycle import LaunchKind
+from dispatcher.ledger.models import LaunchRow
+from dispatcher.ledger.rows import chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import Row
+    from sqlalchemy.orm import Session
+
+CHUNK = 400
+"""Callbacks per statement."""
+
+MOST = 100
+"""Callbacks whose data are read at once: they may be large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingCallback:
+    """A callback that has not ended, as read.
+
+    :param id: its UUID
+    :param state: Airflow's state, lower case
+    :param path: import path of what it calls
+    :param executor: the executor that it names; None for the default one
+    """
+
+    id: str
+    state: str
+    path: str
+    executor: str | None
+    dag_id: str | None
+    run_id: str | None
+
+    @property
+    def standing(self) -> tuple[str, str]:
+        """What stays the same for as long as nothing happens to it."""
+        return (self.id, self.state)
+
+
+def without_launch(session: Session, team: str | None) -> list[WaitingCallback]:
+    """Read the callbacks that are QUEUED or RUNNING and were never launched by us, a bounded number.
+
+    One that an executor of ours queues has its launch from the same commit on (rule 1).
+
+    :param session: a session of our own
+    :param team: the team whose DAGs they must belong to, in a deployment with teams
+    """
+    statement = select(Callback.id).where(
+        Callback.type == CallbackType.EXECUTOR.value, Callback.state.in_(("queued", "running"))
+    )
+    ids = [str(callback_id) for callback_id in session.scalars(statement)]
+    unknown = [one for chunk in chunks(ids, CHUNK) for one in _never_launched(session, chunk)]
+    found = _read(session, Callback.id.in_([UUID(one) for one in unknown[:MOST]]))
+    if not conf.getboolean("core", "multi_team"):
+        return found
+    teams = DagModel.get_dag_id_to_team_name_mapping(
+        [one.dag_id for one in found if one.dag_id is not None], session=session
+    )
+    return [one for one in found if teams.get(one.dag_id or "") == team]
+
+
+def pending(session: Session, *, since: datetime) -> list[WaitingCallback]:
+    """Read the oldest callbacks that are PENDING, a bounded number.
+
+    :param session: a session of our own
+    :param since: only those that were made before
+    """
+    return _read(session, Callback.state == "pending", Callback.created_at < since)
+
+
+def fail(session: Session, callback: WaitingCallback, reason: str) -> bool:
+    """Write FAILED to a callback that is still as it was read; return whether it was.
+
+    :param session: a session of our own
+    :param callback: which one
+    :param reason: for people
+    """
+    hit = session.connection().execute(
+        update(Callback)
+        .where(Callback.id == UUID(callback.id), Callback.state == callback.state)
+        .values(state="failed", output=reason)
+    )
+    return hit.rowcount == 1
+
+
+def _never_launched(session: Session, ids: list[str]) -> list[str]:
+    statement = select(LaunchRow.subject_id).where(
+        LaunchRow.subject_id.in_(ids), LaunchRow.kind == LaunchKind.CALLBACK.value
+    )
+    launched = set(session.scalars(statement))
+    return [one for one in ids if one not in launched]
+
+
+def _read(session: Session, *where: Any) -> list[WaitingCallback]:
+    statement = (
+        select(Callback.id, Callback.state, Callback.data)
+        .where(Callback.type == CallbackType.EXECUTOR.value, *where)
+        .order_by(Callback.created_at)
+        .limit(MOST)
+    )
+    rows = session.execute(statement).all()
+    run_ids = _run_ids(session, [run for row in rows if (run := _run_number(row)) is not None])
+    return [_callback(row, run_ids) for row in rows]
+
+
+def _run_ids(session: Session, numbers: Iterable[int]) -> dict[int, str]:
+    rows = session.execute(select(DagRun.id, DagRun.run_id).where(DagRun.id.in_(set(numbers))))
+    return {row.id: row.run_id for row in rows}
+
+
+def _callback(row: Row[Any], run_ids: dict[int, str]) -> WaitingCallback:
+    data = row.data if isinstance(row.data, dict) else {}
+    number = _run_number(row)
+    return WaitingCallback(
+        id=str(row.id),
+        state=str(getattr(row.state, "value", row.state)).lower(),
+        path=str(data.get("path")),
+        executor=data.get("executor"),
+        dag_id=data.get("dag_id"),
+        run_id=None if number is None else run_ids.get(number),
+    )
+
+
+def _run_number(row: Row[Any]) -> int | None:
+    number = str(row.data.get("dag_run_id")) if isinstance(row.data, dict) else ""
+    return int(number) if number.isdigit() else None
