@@ -12,6 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import httpx
+
 from dispatcher.local import components, environment, processes, readiness
 from dispatcher.local.environment import Folder
 from dispatcher.local.errors import ComponentDiedError
@@ -86,6 +88,12 @@ class Fleet:
     def logs(self) -> Path:
         """Where the processes log."""
         return self._folder.component_logs
+
+    def api_server_answers(self) -> bool:
+        """Say whether the API server answers now."""
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.api_url}/api/v2/version", timeout=1).is_success
+        return False
 
     def migrate(self) -> None:
         """Make the folders, and create the tables.

@@ -48,6 +48,7 @@ class Havoc:
         self._ground = ground
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._struck: set[str] = set()
+        self._api_server_away = False
         self.counts: Counter[str] = Counter()
         self.crashes: list[str] = []
         self.killed_pods: dict[str, float] = {}
@@ -56,6 +57,11 @@ class Havoc:
     def mended(self) -> bool:
         """Whether all that was struck runs again."""
         return not self._later
+
+    def api_server_answers(self) -> bool:
+        """Whether the API server answers, since it was last struck."""
+        self._api_server_away = self._api_server_away and not self._fleet.api_server_answers()
+        return not self._api_server_away
 
     def strike(self, strike: Strike) -> None:
         """Deal one blow, if there is something to be struck."""
@@ -71,7 +77,7 @@ class Havoc:
             Blow.BROKER_CONNECTIONS_CUT: self._cut,
             Blow.BROKER_STALLED: lambda: self._stall_broker(strike),
             Blow.BROKER_RESTARTED: lambda: self._restart_broker(strike),
-            Blow.API_SERVER_KILLED: lambda: self._kill((components.API_SERVER,), strike),
+            Blow.API_SERVER_KILLED: lambda: self._kill_api_server(strike),
         }
         target = blows[strike.blow]()
         if target is None:
@@ -105,6 +111,11 @@ class Havoc:
             self._struck.add(role)
             self._fleet.kill(role)
             self._in(strike.away, lambda: self._start(role))
+        return role
+
+    def _kill_api_server(self, strike: Strike) -> str | None:
+        role = self._kill((components.API_SERVER,), strike)
+        self._api_server_away = self._api_server_away or role is not None
         return role
 
     def _kill_parent(self, strike: Strike) -> str | None:
