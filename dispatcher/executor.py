@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.configuration import conf
-from airflow.executors.base_executor import BaseExecutor, ExecutorConf
+from airflow.executors.base_executor import ExecutorConf
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask, TestConnection
 from airflow.utils.session import create_session
 
 from dispatcher import startup
+from dispatcher.compat import VersionedExecutor, task_instance_key, workload_key
 from dispatcher.dispatch.dispatcher import Dispatcher
 from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.signing import Signer
@@ -37,15 +39,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class HybridExecutor(BaseExecutor):
+class HybridExecutor(VersionedExecutor):
     """Runs work on Celery workers and in Kubernetes pods, with one launch token for every launch.
 
     The constructor starts nothing and touches nothing: the API server makes an instance to read logs.
     """
 
     supports_ad_hoc_ti_run: bool = True
-    supports_callbacks: bool = True
-    supports_connection_test: bool = True
     supports_multi_team: bool = True
     sentry_integration: str = "sentry_sdk.integrations.celery.CeleryIntegration"
     pre_assigns_external_executor_id: ClassVar[bool] = True
@@ -142,29 +142,27 @@ class HybridExecutor(BaseExecutor):
             raise
         except Exception as exc:
             log.exception("No launch can be issued for %s", workload.display_name)
-            self.fail(workload.key, f"no launch can be issued for it: {type(exc).__name__}: {exc}")
+            self.fail(workload_key(workload), f"no launch can be issued for it: {type(exc).__name__}: {exc}")
             return False
         return True
 
-    def trigger_tasks(self, open_slots: int) -> None:
-        """Send what may be sent now: callbacks first, then tasks by their priority.
+    def _get_workloads_to_schedule(self, open_slots: int) -> list[tuple[Any, Any]]:
+        """Return what is to be sent now, in Airflow's own order, which begins with callbacks.
 
         What has to wait before it is sent again (its broker is away, a quota is used up) takes no turn from
         what another backend would take at once.
 
         :param open_slots: how many may be sent
         """
-        queued = [*self.queued_callbacks.items(), *self.order_queued_tasks_by_priority()]
-        due = [workload for key, workload in queued if self.dispatcher.is_due(key)]
-        if sending := due[: max(0, open_slots)]:
-            self._process_workloads(sending)
+        queued = super()._get_workloads_to_schedule(sys.maxsize)
+        return [one for one in queued if self.dispatcher.is_due(one[0])][: max(0, open_slots)]
 
     def _process_workloads(self, workload_items: Sequence[Any]) -> None:
         tests = [item for item in workload_items if isinstance(item, TestConnection)]
-        keys = [item.key for item in workload_items if not isinstance(item, TestConnection)]
+        keys = [workload_key(item) for item in workload_items if not isinstance(item, TestConnection)]
         if tests:
             for test in tests:
-                self.queued_connection_tests.pop(test.key, None)
+                self.connection_test_queue.pop(test.key, None)
             self._apply(self.dispatcher.submit_connection_tests(tests))
         if keys:
             self._apply(self.dispatcher.submit(keys))
@@ -194,14 +192,12 @@ class HybridExecutor(BaseExecutor):
         for key, event, text in step.notes:
             self.log_task_event(event=event, extra=text, ti_key=key)
         for key, workload in step.queued.items():
-            queue: dict[Any, Any] = self.queued_tasks
-            if isinstance(workload, ExecuteCallback):
-                queue = self.queued_callbacks
+            queue = self.callback_queue if isinstance(workload, ExecuteCallback) else self.task_queue
             queue[key] = workload
 
     def _unqueue(self, key: Any) -> None:
-        self.queued_tasks.pop(key, None)
-        self.queued_callbacks.pop(key, None)
+        self.task_queue.pop(key, None)
+        self.callback_queue.pop(key, None)
 
     def get_event_buffer(self, dag_ids: Any = None) -> dict[Any, Any]:
         """Return the events that Airflow has to hear now (rules 13 and 14).
@@ -241,11 +237,11 @@ class HybridExecutor(BaseExecutor):
         reason = "revoked by the scheduler: stuck in queued"
         if why := self.dispatcher.why_waiting(ti.external_executor_id):
             reason = f"{reason}; {why}"
-        token = revoke(ti, str(self.job_id), _utcnow(), reason=reason)
+        token, key = revoke(ti, str(self.job_id), _utcnow(), reason=reason), task_instance_key(ti)
         if token is not None and why:
-            self.log_task_event(event="launch stuck", extra=why, ti_key=ti.key)
-        self._unqueue(ti.key)
-        self.running.discard(ti.key)
+            self.log_task_event(event="launch stuck", extra=why, ti_key=key)
+        self._unqueue(key)
+        self.running.discard(key)
         if token is not None:
             self.dispatcher.revoked(token)
 

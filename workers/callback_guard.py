@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a callback under its launch token: claim it, run it, report its result.
 
-Airflow 3.3 has no claim and no result for callbacks, so the dispatcher's own endpoints take both. Against
-an API server without them (an upgrade in progress) the callback is run as a stock worker would, unless
-``[dispatcher] fence`` is ``required``.
+Airflow 3.3 has no claim for callbacks, and no version takes their result, so the dispatcher's own endpoints
+take both. Against an API server without them (an upgrade in progress) the callback is run as a stock worker
+would, unless ``[dispatcher] fence`` is ``required``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from workers.api import open_client
 from workers.callback_api import CallbackApi, CallbackRefusedError, NoCallbackEndpointError
 from workers.callback_log import CallbackLog
+from workers.compat import callback_options, supervisor_token
 from workers.outcomes import Completed, FenceMissingError, Outcome, refused, stopped
 from workers.stock import run_as_stock
 
@@ -67,7 +68,8 @@ def _run_claimed(
 def _supervise(workload: ExecuteCallback, execution: Execution, server: str, execution_token: str) -> None:
     from airflow.sdk.execution_time.callback_supervisor import supervise_callback
 
-    client = open_client(server, execution_token, execution)
+    token = supervisor_token(workload.token, execution_token)
+    client = open_client(server, token, execution)
     try:
         supervise_callback(
             id=workload.callback.id,
@@ -76,9 +78,10 @@ def _supervise(workload: ExecuteCallback, execution: Execution, server: str, exe
             dag_rel_path=workload.dag_rel_path,
             log_path=workload.log_path,
             bundle_info=workload.bundle_info,
-            token=execution_token,
+            token=token,
             server=server,
             client=client,
+            **callback_options(workload),
         )
     finally:
         client.close()

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from dispatcher.backends.base import Artefact, Backend, Observation
+from dispatcher.compat import workload_key
 from dispatcher.dispatch.connection_tests import ConnectionTests
 from dispatcher.dispatch.flights import Flight, FlightTable, artefact_of
 from dispatcher.dispatch.heartbeat import Heartbeat
@@ -156,7 +157,7 @@ class Dispatcher:
         :param session: the scheduler's session
         """
         launch = self._issuer.issue(workload, session, self._utcnow())
-        self._table.add(Flight(launch=launch, key=workload.key, workload=workload))
+        self._table.add(Flight(launch=launch, key=workload_key(workload), workload=workload))
 
     # Submitting
 

@@ -13,6 +13,7 @@ from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from dispatcher.compat import region_of
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import LaunchKind, LaunchState
 from dispatcher.domain.routing import Router
@@ -85,7 +86,8 @@ class Issuer:
             dag_id=ti.dag_id,
             run_id=ti.run_id,
             task_id=ti.task_id,
-            map_index=ti.map_index,
+            map_index=ti.key.map_index,
+            region_id=region_of(workload),
             try_number=ti.try_number,
             scheduler_job_id=self.owner,
             issued_at=now,

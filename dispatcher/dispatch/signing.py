@@ -9,9 +9,8 @@ from typing import Any
 
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask
 
+from dispatcher.compat import token_scope
 from dispatcher.domain.wire import LAUNCH_TOKEN_CLAIM
-
-WORKLOAD_SCOPE = "workload"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Signer:
         :param workload: Airflow's workload
         :param launch_token: goes into the JWT; None for connection tests, which have no launch
         """
-        claims: dict[str, Any] = {"sub": subject_of(workload), "scope": WORKLOAD_SCOPE}
+        claims: dict[str, Any] = {"sub": subject_of(workload), "scope": token_scope(workload)}
         if launch_token is not None:
             claims[LAUNCH_TOKEN_CLAIM] = launch_token
         token = self.generator().generate(extras=claims, valid_for=self.valid_for)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints at which workers claim callbacks and report their results (rule 19).
 
-Airflow 3.3 has neither. Both calls bring the workload JWT that the callback was sent with; a plugin's
-application gets no authentication from Airflow, so it is verified here.
+Airflow 3.3 has neither; 3.4 has a claim, which is fenced, and still no result. Both calls bring the workload
+JWT that the callback was sent with; a plugin's application gets no authentication from Airflow, so it is
+verified here.
 """
 
 from __future__ import annotations
@@ -25,20 +26,19 @@ from dispatcher.domain.protocol import (
     CALLBACK_FINISHED,
     Permit,
     Refusal,
-    judge_callback_claim,
     judge_callback_result,
 )
 from dispatcher.domain.wire import RefusalReason
+from dispatcher.fence import callback_claims
 from dispatcher.fence.answers import busy, detail, invalid, refuse
-from dispatcher.fence.middleware import REFRESHED_TOKEN_HEADER
-from dispatcher.fence.request import PresentationError, read_presentation
+from dispatcher.fence.request import REFRESHED_TOKEN_HEADER, PresentationError, read_presentation
 from dispatcher.fence.tokens import (
-    WORKLOAD_SCOPE,
+    START_SCOPES,
     bearer_token,
     execution_token,
     validator,
 )
-from dispatcher.ledger import claims, store
+from dispatcher.ledger import store
 from dispatcher.ledger.models import LaunchRow
 from dispatcher.ledger.subjects import lock_callback
 
@@ -110,7 +110,7 @@ async def _authenticate(callback_id: UUID, request: Request, grace: int) -> Call
     if token is None:
         raise HTTPException(HTTPStatus.UNAUTHORIZED, detail("unauthorized", "the workload token is missing"))
     claims = await _verified(token, grace)
-    if claims.get("scope") != WORKLOAD_SCOPE or claims.get("sub") != str(callback_id):
+    if claims.get("scope") not in START_SCOPES or claims.get("sub") != str(callback_id):
         raise HTTPException(
             HTTPStatus.FORBIDDEN, detail("forbidden", "this token was not issued for this callback")
         )
@@ -148,19 +148,11 @@ def claim(callback_id: UUID, body: ClaimBody, caller: Claimant, response: Respon
         claimant = claimant_from_nonce(caller.nonce)
     with create_session(scoped=False) as session:
         connection = session.connection()
-        subject, launch = _lock(connection, callback_id, caller.token)
-        elsewhere = store.callback_claimed_elsewhere(connection, (subject.id,)).get(subject.id, set())
-        verdict = judge_callback_claim(
-            launch, subject, claimant, claimed_elsewhere=bool(elsewhere - {caller.token})
-        )
+        subject = _lock(connection, callback_id)
+        verdict = callback_claims.claim(connection, subject, caller.token, claimant, hostname=body.hostname)
         if isinstance(verdict, Refusal):
             raise refuse(verdict)
         if verdict is Permit.CLAIM:
-            now = datetime.now(tz=UTC)
-            if not claims.claim_callback(
-                connection, caller.token, subject.id, claimant, hostname=body.hostname, now=now
-            ):
-                raise busy()
             _write(connection, subject, state="running")
     response.headers[REFRESHED_TOKEN_HEADER] = execution_token(subject.id, caller.token)
 
@@ -175,7 +167,8 @@ def report(callback_id: UUID, body: ResultBody, caller: Reporter) -> None:
     """
     with create_session(scoped=False) as session:
         connection = session.connection()
-        subject, launch = _lock(connection, callback_id, caller.token)
+        subject = _lock(connection, callback_id)
+        launch = store.by_token(connection, caller.token, lock=True)
         verdict = judge_callback_result(launch, subject, _reporter(caller, launch))
         if isinstance(verdict, Refusal):
             raise refuse(verdict)
@@ -183,11 +176,11 @@ def report(callback_id: UUID, body: ResultBody, caller: Reporter) -> None:
             _record(connection, launch, subject, body)
 
 
-def _lock(connection: Connection, callback_id: UUID, token: str) -> tuple[Subject, Launch | None]:
+def _lock(connection: Connection, callback_id: UUID) -> Subject:
     subject = lock_callback(connection, callback_id)
     if subject is None:
         raise HTTPException(HTTPStatus.NOT_FOUND, detail("not_found", "there is no such callback"))
-    return subject, store.by_token(connection, token, lock=True)
+    return subject
 
 
 def _reporter(caller: Caller, launch: Launch | None) -> str:

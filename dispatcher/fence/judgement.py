@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fence's judgement of one call, in the call's own transaction (rules 7, 8, 10 and 11).
+"""The fence's judgement of one call, in the call's own transaction (rules 7, 8, 10, 11 and 19).
 
-Lock order: the task instance first, then its launch. All SQL goes through the connection, never through the
+Lock order: the row of the path first, then its launch. All SQL goes through the connection, never through the
 ORM session, so that it does not trigger the session hook itself.
 """
 
@@ -16,11 +16,12 @@ from sqlalchemy import exists, or_
 from dispatcher.domain.launch import NONCE_PREFIX, claimant_from_nonce
 from dispatcher.domain.lifecycle import LaunchState
 from dispatcher.domain.protocol import Permit, Refusal, judge_call, judge_claim, judge_untokened
+from dispatcher.fence import callback_claims
 from dispatcher.fence.answers import busy, invalid
 from dispatcher.fence.request import Call, FencedRequest, PresentationError
 from dispatcher.ledger import claims, store
 from dispatcher.ledger.models import LaunchRow
-from dispatcher.ledger.subjects import lock_task_instance
+from dispatcher.ledger.subjects import lock_callback, lock_task_instance
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -32,7 +33,7 @@ _HOSTNAME_LIMIT = 500
 
 
 def judge(connection: Connection, request: FencedRequest) -> Permit | Refusal:
-    """Lock the task instance of the request's path, judge the call and, for ``/run``, claim the launch.
+    """Lock the row of the request's path, judge the call and, for ``/run``, claim the launch.
 
     :param connection: the transaction of the route
     :param request: the call
@@ -40,11 +41,13 @@ def judge(connection: Connection, request: FencedRequest) -> Permit | Refusal:
     :raises fastapi.HTTPException: 400 if the claimant cannot be named, 503 if the claim kept missing
     """
     token = request.presented.token
+    if request.call is Call.RUN_CALLBACK:
+        return _judge_callback(connection, request, token)
     if token is None:
         return _judge_untokened(connection, request)
     if request.call is Call.RUN:
         return _judge_run(connection, request, token)
-    subject = lock_task_instance(connection, request.task_instance_id)
+    subject = lock_task_instance(connection, request.subject_id)
     if subject is None and request.call is Call.RTIF:
         # Airflow's supervisor tolerates a late RTIF report only by the 410 that Airflow itself answers with
         # once a retry or a clear has replaced the task instance.
@@ -60,7 +63,7 @@ def _judge_run(connection: Connection, request: FencedRequest, token: str) -> Pe
     except PresentationError as exc:
         raise invalid(str(exc)) from exc
     for _ in range(CLAIM_ATTEMPTS):
-        subject = lock_task_instance(connection, request.task_instance_id)
+        subject = lock_task_instance(connection, request.subject_id)
         launch = store.by_token(connection, token, lock=True)
         verdict = judge_claim(launch, subject, token, claimant, by_header=request.presented.by_header)
         if verdict is not Permit.CLAIM or _claim(connection, request, token, claimant):
@@ -73,15 +76,24 @@ def _claim(connection: Connection, request: FencedRequest, token: str, claimant:
     return claims.claim_task(
         connection,
         token,
-        str(request.task_instance_id),
+        str(request.subject_id),
         claimant,
         hostname=None if hostname is None else str(hostname)[:_HOSTNAME_LIMIT],
         now=datetime.now(tz=UTC),
     )
 
 
+def _judge_callback(connection: Connection, request: FencedRequest, token: str | None) -> Permit | Refusal:
+    subject = lock_callback(connection, request.subject_id)
+    if subject is None:
+        return Permit.PASS
+    if token is None:
+        return callback_claims.judge_without_token(connection, subject, required=request.required)
+    return callback_claims.claim(connection, subject, token, request.claimant(), hostname=None)
+
+
 def _judge_untokened(connection: Connection, request: FencedRequest) -> Permit | Refusal:
-    subject = lock_task_instance(connection, request.task_instance_id)
+    subject = lock_task_instance(connection, request.subject_id)
     if subject is None or subject.token is None:
         return Permit.PASS
     current = store.by_token(connection, subject.token)

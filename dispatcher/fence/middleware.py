@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatcher.fence.request import (
     BODY_LIMIT,
+    REFRESHED_TOKEN_HEADER,
     Call,
     FencedRequest,
     PresentationError,
@@ -21,11 +22,11 @@ from dispatcher.fence.request import (
 )
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
-
-REFRESHED_TOKEN_HEADER = "Refreshed-API-Token"
 
 
 class FenceMiddleware:
@@ -63,7 +64,7 @@ class FenceMiddleware:
             return
         await self._handle(request, scope, receive, send)
 
-    def _read(self, scope: Scope, call: Call, task_instance_id: Any) -> FencedRequest:
+    def _read(self, scope: Scope, call: Call, subject_id: UUID) -> FencedRequest:
         from starlette.datastructures import Headers
 
         from dispatcher.fence.tokens import bearer_token, unverified_claims
@@ -73,7 +74,7 @@ class FenceMiddleware:
         # so no forged claim ever reaches the judgement.
         claims = unverified_claims(bearer_token(headers.get("authorization")))
         presented = read_presentation(headers, claims)
-        return FencedRequest(call, task_instance_id, presented, self._required)
+        return FencedRequest(call, subject_id, presented, self._required)
 
     async def _handle(self, request: FencedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         replaced = False
@@ -108,7 +109,7 @@ def _was_bypassed(request: FencedRequest, start: Message) -> bool:
 
 
 def _is_claim(request: FencedRequest, start: Message) -> bool:
-    return request.call is Call.RUN and start["status"] == HTTPStatus.OK
+    return request.call.is_claim and start["status"] in (HTTPStatus.OK, HTTPStatus.NO_CONTENT)
 
 
 def _add_launch_token(request: FencedRequest, start: Message) -> None:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 from weakref import WeakSet
 
 from dispatcher.domain.launch import claimant_from_nonce, claimant_from_process
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session, SessionTransaction
     from starlette.datastructures import Headers
+
+REFRESHED_TOKEN_HEADER = "Refreshed-API-Token"
+"""Response header in which Airflow answers a claim with the token to go on with."""
 
 BODY_LIMIT = 65_536
 """Bytes of a claim's body that are kept; it names a host, a user and a process."""
@@ -36,8 +39,9 @@ _NONCE = re.compile(r"[!-~]{1,128}")
 # `$` and not fullmatch: Starlette compiles its own paths so, and a line feed at the end must not get past
 # the fence while it still reaches the route.
 _PATH = re.compile(
-    r"^/execution/task-instances/(?P<id>[^/]+)/"
-    r"(?P<call>run|state|heartbeat|rendered-map-index|skip-downstream|rtif)$"
+    r"^/execution/(?:task-instances/(?P<id>[^/]+)/"
+    r"(?P<call>run|state|heartbeat|rendered-map-index|skip-downstream|rtif)"
+    r"|callbacks/(?P<callback_id>[^/]+)/run)$"
 )
 
 
@@ -50,11 +54,18 @@ class Call(StrEnum):
     RENDERED_MAP_INDEX = "rendered-map-index"
     SKIP_DOWNSTREAM = "skip-downstream"
     RTIF = "rtif"
+    RUN_CALLBACK = "run-callback"
+    """Airflow's own start of a callback, which 3.3 does not have."""
 
     @property
     def method(self) -> str:
         """The HTTP method of the route."""
         return "PUT" if self in (Call.HEARTBEAT, Call.RTIF) else "PATCH"
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether it claims a launch."""
+        return self in (Call.RUN, Call.RUN_CALLBACK)
 
     @property
     def must_fire(self) -> bool:
@@ -93,17 +104,17 @@ class FencedRequest:
     through the object and not through the context variable (rule 10).
 
     :param call: which call it is
-    :param task_instance_id: the UUID of its path
+    :param subject_id: the UUID of its path
     :param presented: what it presents
     :param required: whether ``[dispatcher] fence`` is ``required``
     :param body: the beginning of its body, for a claim
-    :param fired: whether the session hook saw the route touch the task instance
+    :param fired: whether the session hook saw the route touch the row of its path
     :param judged_in: the transaction in which the path's row was locked and judged
     :param begun: the sessions that talked to the database during the request
     """
 
     call: Call
-    task_instance_id: UUID
+    subject_id: UUID
     presented: Presentation
     required: bool
     body: bytearray = field(default_factory=bytearray)
@@ -127,10 +138,14 @@ class FencedRequest:
     def claimant(self) -> str:
         """Name the claimant of ``/run``: by its nonce or, without one, by its process (rule 7).
 
+        The start of a callback does not tell its process: without a nonce each call is a claimant of its own.
+
         :raises PresentationError: neither is there, or the name is too long to be kept
         """
         if self.presented.nonce is not None:
             return claimant_from_nonce(self.presented.nonce)
+        if self.call is Call.RUN_CALLBACK:
+            return claimant_from_process("", str(uuid4()), 0)
         payload = self.payload()
         try:
             name = claimant_from_process(payload["hostname"], payload["unixname"], payload["pid"])
@@ -154,11 +169,11 @@ def find_call(scope: MutableMapping[str, Any]) -> tuple[Call, UUID] | None:
     match = _PATH.match(_path_below_root(scope))
     if match is None:
         return None
-    call = Call(match["call"])
+    call = Call(match["call"] or Call.RUN_CALLBACK)
     if scope["method"] != call.method:
         return None
     try:
-        return call, UUID(match["id"])
+        return call, UUID(match["id"] or match["callback_id"])
     except ValueError:
         # No route takes such a path: Airflow answers that itself.
         return None

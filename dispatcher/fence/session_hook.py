@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts the fence into the transactions of Airflow's own routes, by SQLAlchemy's session events (rule 10).
 
-While a fenced request is handled, the first statement by which its route takes hold of a task instance is
+While a fenced request is handled, the first statement by which its route takes hold of the row of its path is
 preceded by the fence's judgement in the same transaction: a refusal ends the request there, a claim commits
 or rolls back together with what the route does. Without a fenced request the hooks do nothing.
 """
@@ -10,22 +10,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow.models.callback import Callback
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import Select, Update, event
 from sqlalchemy.orm import Session
 
 from dispatcher.domain.errors import DispatcherError
-from dispatcher.domain.protocol import Refusal
-from dispatcher.fence.answers import refuse
+from dispatcher.domain.protocol import Permit, Refusal
+from dispatcher.fence.answers import refuse, started_before
 from dispatcher.fence.judgement import heartbeat_criterion, judge
 from dispatcher.fence.request import Call, FencedRequest, current_request
+from dispatcher.fence.tokens import execution_token
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import ORMExecuteState
 
 
 class FenceBypassedError(DispatcherError):
-    """A fenced call was about to commit although the fence never saw it touch its task instance.
+    """A fenced call was about to commit although the fence never saw it touch the row of its path.
 
     That means the route works by other statements than this version knows. The call fails with 500: nothing
     is accepted unjudged.
@@ -54,18 +56,22 @@ def _before_statement(state: ORMExecuteState) -> None:
     request.fired = True
     if isinstance(verdict, Refusal):
         raise refuse(verdict)
+    if verdict is Permit.REPEAT and request.call is Call.RUN_CALLBACK and request.presented.token:
+        # Airflow lets a callback start once, so that a claimant whose first answer was lost could not go on.
+        raise started_before(execution_token(str(request.subject_id), request.presented.token))
     # Until this transaction ends the row is locked and judged, also for other sessions of the request: they
     # must not wait for the lock.
     request.judged_in = session.get_transaction()
 
 
 def _takes_hold(state: ORMExecuteState, request: FencedRequest) -> bool:
-    """Say whether a statement is one by which a route takes hold of a task instance.
+    """Say whether a statement is one by which a route takes hold of a task instance, or of a callback.
 
     A plain SELECT counts only where the route begins with one. Elsewhere it belongs to somebody else, such as
     an authorisation check in a session of its own, whose transaction the claim must not land in.
     """
-    if not any(issubclass(mapper.class_, TaskInstance) for mapper in state.all_mappers):
+    model = Callback if request.call is Call.RUN_CALLBACK else TaskInstance
+    if not any(issubclass(mapper.class_, model) for mapper in state.all_mappers):
         return False
     if state.is_update or is_locked_select(state):
         return True

@@ -23,7 +23,8 @@ from fastapi.security.utils import get_authorization_scheme_param
 from dispatcher.domain.wire import LAUNCH_TOKEN_CLAIM
 
 EXECUTION_SCOPE = "execution"
-WORKLOAD_SCOPE = "workload"
+START_SCOPES = frozenset({"workload", "callback"})
+"""Scopes of the JWTs that callbacks come with: 3.3 signs the first, 3.4 the second; both may be underway."""
 
 
 def bearer_token(authorization: str | None) -> str | None:

@@ -13,6 +13,7 @@ from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import Connection, exists
 from sqlalchemy.orm import aliased
 
+from dispatcher.compat import of_the_present
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind
 from dispatcher.ledger.models import LaunchRow
 from dispatcher.ledger.store import record
@@ -42,6 +43,7 @@ def claim_task(
                 TaskInstance.id == UUID(subject_id),
                 TaskInstance.external_executor_id == LaunchRow.token,
                 TaskInstance.state == "queued",
+                of_the_present(),
             ),
         ),
         values={"claimant": claimant, "hostname": hostname},

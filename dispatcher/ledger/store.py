@@ -17,6 +17,7 @@ from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from dispatcher.compat import of_the_present
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import (
     ENDED,
@@ -250,6 +251,7 @@ def queued_under_this_token(*also: ColumnElement[bool]) -> ColumnElement[bool]:
         TaskInstance.map_index == LaunchRow.map_index,
         TaskInstance.external_executor_id == LaunchRow.token,
         TaskInstance.state == "queued",
+        of_the_present(),
     )
 
 

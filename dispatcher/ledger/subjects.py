@@ -17,7 +17,7 @@ from airflow.models.callback import Callback
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import Connection, Row, Select, false, select, update
 
-from dispatcher.compat import at_the_place_of
+from dispatcher.compat import PLACE_COLUMNS, Place, at_the_place_of, of_the_present, place_of, place_of_row
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchKind
 from dispatcher.ledger.models import LaunchRow
@@ -28,9 +28,6 @@ CHUNK = 400
 RUNNING = ("running", "restarting")
 """The states of a task instance whose launch is claimed, and goes on."""
 
-Place = tuple[str | None, str | None, str | None, int]
-"""dag_id, run_id, task_id, map_index: what stays the same when a task instance gets a new UUID."""
-
 OwnExecutors = Collection[str | None]
 """The names by which a task instance says that it belongs to this executor; None is "the default one"."""
 
@@ -40,20 +37,12 @@ _TASK_COLUMNS = (
     TaskInstance.external_executor_id,
     TaskInstance.last_heartbeat_at,
     TaskInstance.executor,
-    TaskInstance.dag_id,
-    TaskInstance.run_id,
-    TaskInstance.task_id,
-    TaskInstance.map_index,
+    *PLACE_COLUMNS,
 )
 
 
 def _run_of(launch: Launch) -> tuple[str, str]:
     return (launch.dag_id or "", launch.run_id or "")
-
-
-def place_of(launch: Launch) -> Place:
-    """Return where the task of a launch stands."""
-    return (launch.dag_id, launch.run_id, launch.task_id, launch.map_index)
 
 
 def lock_task_instance(connection: Connection, task_instance_id: UUID) -> Subject | None:
@@ -63,7 +52,7 @@ def lock_task_instance(connection: Connection, task_instance_id: UUID) -> Subjec
     :param task_instance_id: its UUID
     """
     _hold_writes(connection)
-    statement = _tasks().where(TaskInstance.id == task_instance_id).with_for_update()
+    statement = _tasks().where(TaskInstance.id == task_instance_id, of_the_present()).with_for_update()
     row = connection.execute(statement).one_or_none()
     return None if row is None else _task(row, None)
 
@@ -84,7 +73,7 @@ def task_instances_at(
         criterion = at_the_place_of(chunk)
         assert criterion is not None
         rows = connection.execute(_tasks().where(criterion))
-        found |= {(row.dag_id, row.run_id, row.task_id, row.map_index): _task(row, own) for row in rows}
+        found |= {place_of_row(row): _task(row, own) for row in rows}
     return found
 
 
@@ -97,7 +86,9 @@ def live_tokens(connection: Connection) -> dict[str, str]:
     :param connection: the caller's transaction
     """
     statement = select(TaskInstance.external_executor_id, TaskInstance.state).where(
-        TaskInstance.state.in_(("queued", *RUNNING)), TaskInstance.external_executor_id.is_not(None)
+        TaskInstance.state.in_(("queued", *RUNNING)),
+        TaskInstance.external_executor_id.is_not(None),
+        of_the_present(),
     )
     return {str(token): str(state) for token, state in connection.execute(statement)}
 
@@ -178,6 +169,7 @@ def renew_token(connection: Connection, subject: Subject, token: str, now: datet
             TaskInstance.id == UUID(subject.id),
             TaskInstance.state == "queued",
             TaskInstance.external_executor_id == subject.token,
+            of_the_present(),
         )
         .values(external_executor_id=token, queued_dttm=now)
     )

@@ -93,6 +93,7 @@ def older_open(connection: Connection, tokens: Collection[str]) -> list[Launch]:
                     newer.run_id == LaunchRow.run_id,
                     newer.task_id == LaunchRow.task_id,
                     newer.map_index == LaunchRow.map_index,
+                    newer.region_id.is_not_distinct_from(LaunchRow.region_id),
                     newer.sequence > LaunchRow.sequence,
                 ),
             )

@@ -23,7 +23,7 @@ STATES = [state.value for state in LaunchState]
 
 def hits(session, request):
     statement = select(TaskInstance.id).where(
-        TaskInstance.id == request.task_instance_id, heartbeat_criterion(request)
+        TaskInstance.id == request.subject_id, heartbeat_criterion(request)
     )
     return session.connection().execute(statement).one_or_none() is not None
 

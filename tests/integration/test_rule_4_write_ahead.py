@@ -82,6 +82,7 @@ def test_a_batch_costs_a_few_statements_however_large_it_is():
     executor = dispatching.started_executor()
 
     def statements(count):
+        executor.parallelism = 1000
         executor.dispatcher.sync()  # what is done now and then is done
         tokens = [
             dispatching.queue_task(executor, map_index=number, run_id=f"of-{count}")
@@ -96,7 +97,7 @@ def test_a_batch_costs_a_few_statements_however_large_it_is():
             engine = session.get_bind()
         event.listen(engine, "before_cursor_execute", note)
         try:
-            executor.trigger_tasks(1000)
+            executor.heartbeat()
         finally:
             event.remove(engine, "before_cursor_execute", note)
         assert set(tokens) <= set(executor.celery.artefacts)

@@ -29,13 +29,18 @@ def scope(path, method="PATCH", root_path=""):
     return {"type": "http", "method": method, "path": path, "root_path": root_path, "headers": []}
 
 
+def path_of(call):
+    """Where Airflow serves a fenced call, below its root path."""
+    if call is Call.RUN_CALLBACK:
+        return f"/execution/callbacks/{ID}/run"
+    return f"/execution/task-instances/{ID}/{call.value}"
+
+
 class TestFindCall:
     @pytest.mark.parametrize("call", Call)
     @pytest.mark.parametrize("root_path", ["", "/airflow", "/a/b"])
     def test_each_call_behind_any_root_path(self, call, root_path):
-        path = f"{root_path}/execution/task-instances/{ID}/{call.value}"
-
-        assert find_call(scope(path, call.method, root_path)) == (call, UUID(ID))
+        assert find_call(scope(root_path + path_of(call), call.method, root_path)) == (call, UUID(ID))
 
     def test_a_proxy_may_have_stripped_the_root_path(self):
         path = f"/execution/task-instances/{ID}/run"
@@ -44,9 +49,7 @@ class TestFindCall:
 
     @pytest.mark.parametrize("call", Call)
     def test_other_methods_are_not_fenced(self, call):
-        path = f"/execution/task-instances/{ID}/{call.value}"
-
-        found = [method for method in METHODS if find_call(scope(path, method))]
+        found = [method for method in METHODS if find_call(scope(path_of(call), method))]
 
         assert found == [call.method]
 
@@ -58,6 +61,10 @@ class TestFindCall:
             f"/execution/task-instances/{ID}",
             f"/execution/task-instances/{ID}/previous-successful-dagrun",
             f"/execution/task-instances/{ID}/run/",
+            f"/execution/task-instances/{ID}/run-callback",
+            f"/execution/callbacks/{ID}/state",
+            f"/execution/callbacks/{ID}/run/",
+            f"/dispatcher/callbacks/{ID}/run",
             f"/execution/task-instances/{ID}/x/run",
             "/execution/task-instances/x/run",
             f"/x/execution/task-instances/{ID}/run",
@@ -158,6 +165,14 @@ class TestClaimant:
         body = b'{"hostname": "h", "unixname": "u", "pid": 7, "state": "running"}'
 
         assert self.request(body).claimant() == "process:h|u|7"
+
+    def test_the_start_of_a_callback_tells_no_process(self):
+        """Each call without a nonce is another claimant: none may pass as the repeat of another."""
+        presented = Presentation(TOKEN, by_header=False, nonce=None)
+        request = FencedRequest(Call.RUN_CALLBACK, UUID(ID), presented, required=False)
+
+        assert request.claimant().startswith("process:")
+        assert request.claimant() != request.claimant()
 
     @pytest.mark.parametrize("body", [b"", b"x", b"[]", b"null", b'{"hostname": "h", "pid": 7}', b"\xff"])
     def test_no_process(self, body):
