@@ -238,6 +238,11 @@ class TestResult:
         assert callback_row(db_session, launch.subject_id).output == "a\ufffdb"
 
 
+def test_a_callback_may_come_with_a_scope_of_its_own(worker):
+    """Airflow 3.4 signs it, and a worker of 3.3 may be given what a scheduler of 3.4 sent."""
+    assert worker.but(scope="callback").run().status_code == 204
+
+
 class TestWhoMayCall:
     """Airflow authenticates nobody for a plugin's application."""
 
@@ -258,7 +263,7 @@ class TestWhoMayCall:
     def test_no_token_of_another_scope(self, worker, call):
         """An execution token lives as long as it is used; the workload's own ends by itself."""
         assert getattr(worker.but(scope="execution"), call)().status_code == 403
-        assert getattr(worker.but(scope="callback"), call)().status_code == 403
+        assert getattr(worker.but(scope="connection_test"), call)().status_code == 403
 
     @pytest.mark.parametrize("call", ["run", "report"])
     def test_no_token_of_another_subject(self, worker, launch, call):
