@@ -20,14 +20,23 @@ def tell_consumption(state: Any) -> dict[str, Any]:
     """Answer which queues this worker consumes, and how much it has taken.
 
     :param state: Celery's, of the worker
-    :returns: ``queues``; ``received``: messages since the start; ``held``: received and not finished;
-        ``prefetch``: how many it may hold, 0 for any number
+    :returns: ``consumes``: it has a consumer, if only of no queue; ``queues``; ``received``: messages since
+        the start; ``held``: received and not finished; ``prefetch``: how many it may hold, 0 for any number
     """
     consumer = state.consumer
     queues = consumer.task_consumer.queues if consumer.task_consumer else ()
     return {
+        "consumes": consumer.task_consumer is not None,
         "queues": [queue.name for queue in queues],
         "received": sum(worker_state.total_count.values()),
         "held": len(worker_state.reserved_requests),
-        "prefetch": consumer.qos.value if consumer.qos else 0,
+        "prefetch": _most(consumer),
     }
+
+
+def _most(consumer: Any) -> int:
+    """Return how many messages a consumer may hold."""
+    prefetch = consumer.qos.value if consumer.qos else 0
+    if not consumer.app.conf.worker_disable_prefetch:
+        return int(prefetch)
+    return min(prefetch or consumer.pool.num_processes, consumer.pool.num_processes)

@@ -80,6 +80,8 @@ def judge(
     first = look()
     if first.consumption is None:
         return Verdict(healthy=False, text="does not answer")
+    if not first.consumption["consumes"]:
+        return Verdict(healthy=False, text="answers, but has no consumer")
     if not first.consumption["queues"]:
         return Verdict(healthy=True, text="was told to consume no queue")
     queues = ", ".join(first.consumption["queues"])

@@ -30,7 +30,7 @@ def broker():
 @pytest.fixture
 def node(broker):
     """Play a worker that answers and never takes a message."""
-    told = {"queues": ["default"], "received": 1, "held": 0, "prefetch": 2}
+    told = {"consumes": True, "queues": ["default"], "received": 1, "held": 0, "prefetch": 2}
     app = Celery("played", broker=broker, set_as_current=False)
     stop, listening = threading.Event(), threading.Event()
 
