@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk.api.client import Client, ServerResponseError
 
 from dispatcher.domain.wire import RefusalReason
+from workers.execution import is_expired
+from workers.outcomes import ExpiredWorkloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,3 +72,17 @@ def refusal_reason(response: Any) -> str | None:
         return None
     reason = answer_reason(response)
     return reason if reason in _REFUSALS else None
+
+
+def raise_if_expired(error: ServerResponseError, workload_jwt: str, execution: Execution) -> None:
+    """Say so if a claim was not accepted because the workload waited for too long (known fault 108).
+
+    :param error: the answer to the claim; not a refusal of the fence
+    :param workload_jwt: what the claim was made with
+    :param execution: the execution
+    :raises ExpiredWorkloadError: the server does not know the caller, and its JWT is no longer valid
+    """
+    unknown = error.response.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+    if unknown and is_expired(workload_jwt):
+        text = f"{execution} waited for longer than its workload token is valid; nothing was run"
+        raise ExpiredWorkloadError(text) from error

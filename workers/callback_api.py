@@ -17,7 +17,14 @@ from airflow.sdk.api.client import get_hostname
 from tenacity import Retrying, before_sleep_log, retry_if_exception, stop_after_attempt, wait_exponential
 
 from dispatcher.domain.text import storable
-from workers.api import HTTP_ERROR, HTTP_STATUS_ERROR, answer_reason, open_client, refusal_reason
+from workers.api import (
+    HTTP_ERROR,
+    HTTP_STATUS_ERROR,
+    answer_reason,
+    open_client,
+    raise_if_expired,
+    refusal_reason,
+)
 from workers.outcomes import NOT_FOUND, ReportNotDeliveredError
 
 if TYPE_CHECKING:
@@ -93,6 +100,7 @@ class CallbackApi:
 
         :raises CallbackRefusedError: another execution has the claim, or the launch is not current
         :raises NoCallbackEndpointError: the API server runs without the dispatcher's plugin
+        :raises ExpiredWorkloadError: the callback waited for too long
         :raises Exception: Airflow's client gave up, or the server answered with another error
         """
         try:
@@ -101,6 +109,7 @@ class CallbackApi:
             _raise_if_refused(exc)
             if exc.response.status_code in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
                 raise NoCallbackEndpointError from exc
+            raise_if_expired(exc, self._token, self._execution)
             raise
         token: str = response.headers[REFRESHED_TOKEN_HEADER]
         return token

@@ -10,6 +10,8 @@ Elsewhere (a scheduler with the same configuration) nothing happens.
 from __future__ import annotations
 
 import logging
+import os
+import uuid
 from typing import Any
 
 from airflow.configuration import conf
@@ -18,7 +20,8 @@ from celery.exceptions import Ignore
 from celery.signals import celeryd_init
 
 import workers.consumption  # noqa: F401  # its import registers a command of remote control
-from workers.outcomes import Refused
+from dispatcher.domain.worker_claimant import WORKER_VARIABLE
+from workers.outcomes import ClaimantFailedError, Refused
 from workers.payload import read_workload
 
 log = logging.getLogger(__name__)
@@ -26,20 +29,24 @@ log = logging.getLogger(__name__)
 TASK_NAME = "execute_workload"
 """Name of the stock provider's Celery task, which ours keeps."""
 
+REQUEST = "workers.celery_request:NamingRequest"
+"""What a worker knows of one delivery; see there."""
+
 
 def install_guard(instance: Any, **_: Any) -> None:
     """Replace the stock task in the app of the worker that is starting.
 
     Registering a second task of one name is ignored by Celery, so the stock one is taken out first.
     ``track_started`` is off: STARTED is no evidence of a claim, and a duplicate delivery would overwrite a
-    stored result with it (rule 12).
+    stored result with it (rule 12). The worker gets a name, by which its processes are told apart.
 
     :param instance: the Celery worker
     """
     app = instance.app
     if TASK_NAME in app.tasks:
         app.tasks.unregister(TASK_NAME)
-    app.task(name=TASK_NAME, track_started=False, shared=False)(execute_workload)
+    os.environ[WORKER_VARIABLE] = str(uuid.uuid4())
+    app.task(name=TASK_NAME, track_started=False, shared=False, Request=REQUEST)(execute_workload)
 
 
 def execute_workload(payload: str) -> dict[str, str] | None:
@@ -49,13 +56,20 @@ def execute_workload(payload: str) -> dict[str, str] | None:
     :returns: the result that Celery stores: it names the claimant, which proves whose ending it is (rule 13)
     :raises Ignore: the claim was refused; the message is acknowledged and no result is stored
     :raises InvalidWorkloadError: the payload is not a workload
+    :raises ClaimantFailedError: something went wrong after the claim
     :raises Exception: whatever else the guard raises; Celery stores it as FAILURE
     """
     from workers.guard import run_workload
 
     workload = read_workload(payload)
     log.info("[%s] Running %s %s", current_task.request.id, workload.type, workload.display_name)
-    outcome = run_workload(workload, subprocess_logs_to_stdout=_logs_to_stdout())
+    claimed: list[str] = []
+    try:
+        outcome = run_workload(workload, subprocess_logs_to_stdout=_logs_to_stdout(), on_claim=claimed.append)
+    except Exception as exc:
+        if not claimed:
+            raise
+        raise ClaimantFailedError(f"{type(exc).__name__}: {exc}", claimed[0]) from exc
     log.info("[%s] %s", current_task.request.id, outcome)
     if isinstance(outcome, Refused):
         raise Ignore

@@ -39,4 +39,4 @@ def _most(consumer: Any) -> int:
     prefetch = consumer.qos.value if consumer.qos else 0
     if not consumer.app.conf.worker_disable_prefetch:
         return int(prefetch)
-    return min(prefetch or consumer.pool.num_processes, consumer.pool.num_processes)
+    return int(min(prefetch or consumer.pool.num_processes, consumer.pool.num_processes))

@@ -6,12 +6,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.domain.pod_claimant import POD_UID_VARIABLE, nonce_in_pod
 from dispatcher.domain.wire import LAUNCH_CLAIMANT_HEADER, LAUNCH_TOKEN_CLAIM, LAUNCH_TOKEN_HEADER
+from dispatcher.domain.worker_claimant import WORKER_VARIABLE, process_of_worker
 
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecuteCallback, ExecuteTask
@@ -50,15 +52,28 @@ def read_launch_token(workload_jwt: str) -> str | None:
 
     :param workload_jwt: the JWT of the workload, possibly empty
     """
+    token = _claims_of(workload_jwt).get(LAUNCH_TOKEN_CLAIM)
+    return token if isinstance(token, str) else None
+
+
+def is_expired(workload_jwt: str) -> bool:
+    """Whether the time is over until which a workload JWT may be used, by the clock of this machine.
+
+    :param workload_jwt: the JWT of the workload, possibly empty
+    """
+    expiry = _claims_of(workload_jwt).get("exp")
+    return isinstance(expiry, (int, float)) and expiry <= time.time()
+
+
+def _claims_of(workload_jwt: str) -> dict[str, Any]:
     # Decoded by hand: a JWT library imports all of cryptography, a tenth of a second in every pod.
     _, _, signed = workload_jwt.partition(".")
     encoded, _, _ = signed.partition(".")
     try:
         claims = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
     except ValueError:
-        return None
-    token = claims.get(LAUNCH_TOKEN_CLAIM) if isinstance(claims, dict) else None
-    return token if isinstance(token, str) else None
+        return {}
+    return claims if isinstance(claims, dict) else {}
 
 
 def execution_of_task(workload: ExecuteTask) -> Execution | None:
@@ -80,5 +95,8 @@ def _launch(workload_jwt: str, kind: str, subject_id: str) -> Execution | None:
 
 def _nonce() -> str:
     start = str(uuid.uuid4())
-    pod_uid = os.environ.get(POD_UID_VARIABLE)
-    return nonce_in_pod(pod_uid, start) if pod_uid else start
+    if pod_uid := os.environ.get(POD_UID_VARIABLE):
+        return nonce_in_pod(pod_uid, start)
+    if worker := os.environ.get(WORKER_VARIABLE):
+        return process_of_worker(worker, os.getpid()) + start
+    return start

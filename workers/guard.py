@@ -9,6 +9,7 @@ would, without the headers.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow.executors.base_executor import get_execution_api_server_url
@@ -17,7 +18,7 @@ from airflow.sdk.api.client import ServerResponseError
 from airflow.sdk.exceptions import TaskAlreadyRunningError
 
 from workers import metrics
-from workers.api import open_client, refusal_reason
+from workers.api import open_client, raise_if_expired, refusal_reason
 from workers.execution import execution_of_callback, execution_of_task
 from workers.outcomes import (
     ALREADY_RUNNING,
@@ -31,6 +32,8 @@ from workers.stock import run_as_stock
 from workers.task_calls import TaskCalls
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow.executors.workloads import ExecutorWorkload
 
     from workers.execution import Execution
@@ -41,12 +44,15 @@ def run_workload(
     *,
     server: str | None = None,
     subprocess_logs_to_stdout: bool = False,
+    on_claim: Callable[[str], object] | None = None,
 ) -> Outcome:
     """Run one workload to its end and return how it ended.
 
     :param workload: what the executor sent
     :param server: URL of the execution API; None means the one of the configuration
     :param subprocess_logs_to_stdout: whether a task's log also goes to stdout
+    :param on_claim: is called with the nonce of this execution once it holds the claim of its launch
+    :raises ExpiredWorkloadError: the workload waited for too long; nothing was run
     :raises ReportNotDeliveredError: the workload ended, but its result could not be delivered
     :raises FenceMissingError: a callback cannot be claimed and ``[dispatcher] fence`` is ``required``
     :raises Exception: whatever Airflow's supervisor raises when the workload cannot be run
@@ -54,23 +60,33 @@ def run_workload(
     if isinstance(workload, ExecuteTask) and (execution := execution_of_task(workload)):
         _prepare_process(workload)
         return run_task(
-            workload, execution, server or get_execution_api_server_url(), subprocess_logs_to_stdout
+            workload,
+            execution,
+            server or get_execution_api_server_url(),
+            subprocess_logs_to_stdout,
+            on_claim=on_claim,
         )
     if isinstance(workload, ExecuteCallback) and (execution := execution_of_callback(workload)):
         from workers.callback_guard import run_callback
 
         _prepare_process(workload)
-        return run_callback(workload, execution, server or get_execution_api_server_url())
+        url = server or get_execution_api_server_url()
+        return run_callback(workload, execution, url, on_claim=on_claim)
     return run_as_stock(workload, server, subprocess_logs_to_stdout)
 
 
 def run_task(
-    workload: ExecuteTask, execution: Execution, server: str, subprocess_logs_to_stdout: bool
+    workload: ExecuteTask,
+    execution: Execution,
+    server: str,
+    subprocess_logs_to_stdout: bool,
+    *,
+    on_claim: Callable[[str], object] | None = None,
 ) -> Outcome:
     """Run a task of ours; see :func:`run_workload` for parameters and errors."""
     from airflow.sdk.execution_time.supervisor import supervise_task
 
-    calls = TaskCalls(execution.subject_id)
+    calls = TaskCalls(execution.subject_id, partial(on_claim, execution.claimant) if on_claim else None)
     client = open_client(server, workload.token, execution, on_response=calls.note)
     try:
         exit_code = supervise_task(
@@ -89,6 +105,8 @@ def run_task(
     except ServerResponseError as exc:
         reason = refusal_reason(exc.response)
         if reason is None:
+            if not calls.claimed:
+                raise_if_expired(exc, workload.token, execution)
             raise
         return stopped(execution, reason) if calls.claimed else refused(execution, reason)
     finally:

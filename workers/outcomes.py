@@ -70,6 +70,28 @@ class FenceMissingError(WorkerError):
     """``[dispatcher] fence=required``, and the API server has no dispatcher plugin to claim a callback at."""
 
 
+class ExpiredWorkloadError(WorkerError):
+    """The workload waited for longer than its JWT is valid; nothing was run."""
+
+
+class ClaimantFailedError(WorkerError):
+    """The execution that holds the claim of a launch could not go on, or not tell how it ended.
+
+    Celery stores what it is made of, so that the executor knows whose ending it is (rule 13).
+
+    :param text: what went wrong
+    :param claimant: nonce of the execution
+    """
+
+    def __init__(self, text: str, claimant: str) -> None:
+        super().__init__(text, claimant)
+        self.text = text
+
+    def __str__(self) -> str:
+        """Return what went wrong."""
+        return self.text
+
+
 class InvalidWorkloadError(WorkerError):
     """The payload is not a workload that this version of Airflow can run."""
 

@@ -157,6 +157,8 @@ class Observation:
     :param given_up: it has not ended: it does not start, and is not waited for any longer. It may start all
         the same, so this says nothing once its launch is claimed
     :param outlived: another artefact of the same token has not ended
+    :param anonymous: it may be the end of any of several executions of the artefact (a message is delivered
+        again), so that it says nothing of the one that holds the claim
     """
 
     token: str
@@ -168,6 +170,7 @@ class Observation:
     by_infrastructure: bool = False
     given_up: bool = False
     outlived: bool = False
+    anonymous: bool = False
 
 
 @dataclass(frozen=True, slots=True)

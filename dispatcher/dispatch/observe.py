@@ -283,14 +283,15 @@ def decisive_of(launch: Launch, observations: Sequence[Observation]) -> Observat
 
 
 def lost_the_claim(launch: Launch, observation: Observation) -> bool:
-    """Whether this is the end of an artefact in which a claimed callback does not run.
+    """Whether this is, or may be, the end of an execution other than the one that claimed a callback.
 
-    It says nothing of the callback: the claimant still runs, and there is no heartbeat to wait for.
+    It says nothing of the callback: the claimant may still run, and there is no heartbeat to wait for. The
+    claimant's own end is its report, or an end that names it.
     """
     return (
         launch.kind is LaunchKind.CALLBACK
         and launch.was_claimed
-        and observation.claimant is not None
+        and (observation.claimant is not None or observation.anonymous)
         and not _held_the_claim(launch, observation)
     )
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from celery import Celery
 
 from tests.support import processes
@@ -129,6 +130,12 @@ class CeleryWorker:
     def wait_for(self, ready: Callable[[], bool]) -> None:
         """Wait until ``ready`` says yes, and fail with the worker's log if it does not."""
         self.process.wait_until(ready, END_SECONDS)
+
+    def busy_processes(self) -> list[psutil.Process]:
+        """Return the processes of the pool that run a workload now."""
+        children = psutil.Process(self.process.pid).children()
+        # What ran before keeps the title of a supervisor, but has no task to supervise.
+        return [one for one in children if "airflow supervisor" in " ".join(one.cmdline()) and one.children()]
 
     def wait_idle(self) -> None:
         """Wait until every message was acknowledged: none is queued, none is held by the worker."""

@@ -6,6 +6,7 @@ The executor reads its configuration from the environment, as in a scheduler.
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import time
@@ -197,6 +198,16 @@ def queue_again(executor: HybridExecutor, task_instance_id: UUID | str, **column
         return enqueue(executor, session, instance)
 
 
+def is_waiting(broker: str, token: str, queue: str = PARKED) -> bool:
+    """Return whether the message of a launch is in its queue.
+
+    :param broker: URL of the broker
+    :param token: the launch token
+    :param queue: where it was sent
+    """
+    return any(one["headers"]["id"] == token for one in messages(broker, queue))
+
+
 class HeldMessage:
     """A message taken out of the queue that it was sent to, to be delivered as often as the test likes.
 
@@ -215,6 +226,12 @@ class HeldMessage:
         """Put it into a queue that a worker consumes."""
         with redis.Redis.from_url(self._broker) as client:
             client.lpush(queue, json.dumps(self._message))
+
+    def replace_jwt(self, token: str) -> None:
+        """Give the workload another JWT than the one it was sent with."""
+        args, *rest = json.loads(base64.b64decode(self._message["body"]))
+        payload = json.dumps({**json.loads(args[0]), "token": token})
+        self._message["body"] = base64.b64encode(json.dumps([[payload], *rest]).encode()).decode()
 
     def deliver_again(self, queue: str = "default") -> None:
         """Put it there as kombu restores a message that was not acknowledged in time."""

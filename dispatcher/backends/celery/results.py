@@ -38,6 +38,18 @@ RECONCILE_SECONDS = 60.0
 """After how long everything is read although its storing would have been heard."""
 
 
+NAMING = ("ClaimantFailedError", "ProcessLostError")
+"""Errors of the guard that tell whose they are: their text, then the claimant's nonce or its beginning."""
+
+NAMING_PARTS = 2
+
+FROM_OUTSIDE = ("ProcessLostError", "ExpiredWorkloadError")
+"""Errors of the guard that are no fault of the workload: another delivery may fare better."""
+
+TERMINATED = "terminated"
+"""What Celery says of a message that was revoked after it began."""
+
+
 class Results:
     """The stored results of launches.
 
@@ -273,11 +285,14 @@ def observation(token: str, meta: Meta) -> Observation | None:
     """
     status, result, hostname = meta["status"], meta.get("result"), meta.get("worker")
     if status == states.SUCCESS:
-        return Observation(token, ok=True, hostname=hostname, claimant=_claimant(result))
+        claimant = _claimant(result)
+        return Observation(token, ok=True, hostname=hostname, claimant=claimant, anonymous=claimant is None)
     if status == states.REVOKED:
-        return Observation(token, ok=False, reason="revoked", hostname=hostname)
+        # One that was dropped before it began says nothing of another that runs; a terminated one ran.
+        began = TERMINATED in _error_of(result)[1]
+        return Observation(token, ok=False, reason="revoked", hostname=hostname, anonymous=not began)
     if status == states.FAILURE:
-        return Observation(token, ok=False, reason=_reason(result), hostname=hostname)
+        return _failure(token, result, hostname)
     return None
 
 
@@ -286,14 +301,33 @@ def _claimant(result: Any) -> str | None:
     return claimant_from_nonce(nonce) if isinstance(nonce, str) else None
 
 
-def _reason(result: Any) -> str:
+def _failure(token: str, result: Any, hostname: str | None) -> Observation:
+    name, parts = _error_of(result)
+    claimant = None
+    text = f"{name}: {', '.join(parts)}"
+    if name in NAMING and len(parts) == NAMING_PARTS:
+        text, nonce = parts
+        claimant = claimant_from_nonce(nonce)
+    return Observation(
+        token,
+        ok=False,
+        reason=one_line(text),
+        hostname=hostname,
+        claimant=claimant,
+        by_infrastructure=name in FROM_OUTSIDE,
+        anonymous=claimant is None,
+    )
+
+
+def _error_of(result: Any) -> tuple[str, list[str]]:
+    """Return the name of a stored error, and what it is made of."""
     if isinstance(result, BaseException):
-        return one_line(f"{type(result).__name__}: {result}")
+        return type(result).__name__, [str(part) for part in result.args]
     if isinstance(result, dict) and "exc_type" in result:
         message = result.get("exc_message", "")
         parts = message if isinstance(message, (list, tuple)) else [message]
-        return one_line(f"{result['exc_type']}: {', '.join(str(part) for part in parts)}")
-    return one_line(f"failed: {result}")
+        return str(result["exc_type"]), [str(part) for part in parts]
+    return "failed", [str(result)]
 
 
 def _chunks(tokens: Collection[str]) -> Iterator[list[str]]:

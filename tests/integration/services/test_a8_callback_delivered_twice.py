@@ -6,6 +6,9 @@ Right: the second claim is refused, and the body runs once. The end of the loser
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from airflow.utils.session import create_session
 
@@ -132,3 +135,46 @@ def test_the_end_of_a_pod_without_the_claim_says_nothing(callbacks_in_pods, airf
     executor.kubernetes.end(Observation(token, ok=ok, claimant=claimants_of_pod("uid-of-the-winner")))
     assert [state for state, _ in loop(executor).values()] == ["failed"], "it ended without a result"
     assert launch_of(token).state is LaunchState.FAILED
+
+
+def claimed_callback(executor, claimant):
+    """Queue a callback on Celery and claim it; return its UUID and its token."""
+    with create_session(scoped=False) as session:
+        callback_id = rows.make_callback(session).id
+    queue_callback(executor, callback_id)
+    loop(executor)
+    (token,) = executor.celery.artefacts
+    claim(callback_id, token, claimant)
+    return callback_id, token
+
+
+@pytest.mark.parametrize("ok", [True, False], ids=["success", "failed"])
+def test_what_a_delivery_stores_without_a_name_says_nothing_of_the_claimant(airflow_db, ok):
+    """A worker without the guard ran it too, or the process of the second delivery was killed."""
+    executor = started_executor()
+    _, token = claimed_callback(executor, "nonce:worker.12/start")
+
+    executor.celery.end(Observation(token, ok=ok, reason=None if ok else "signal 9", anonymous=True))
+    assert loop(executor) == {}
+    assert launch_of(token).state is LaunchState.CLAIMED
+    assert executor.slots_occupied == 1
+
+    executor.celery.end(Observation(token, ok=False, reason="signal 9", claimant="nonce:worker.12/"))
+    assert [state for state, _ in loop(executor).values()] == ["failed"], "it ended without a result"
+    assert launch_of(token).state is LaunchState.FAILED
+    assert executor.slots_occupied == 0
+
+
+@pytest.mark.needs("redis")
+def test_the_process_that_runs_it_is_killed(executor, airflow_home, broker, worker):
+    """Known by its name: of an end that may be the other delivery's, nobody could tell."""
+    _, token = queue_and_send(executor, airflow_home, GATED)
+    worker.wait_for(lambda: worker.take_marks() == ["began"])
+
+    (process,) = worker.busy_processes()
+    os.kill(process.pid, signal.SIGKILL)
+    told = run.drive(executor, lambda: launch_of(token).state is LaunchState.FAILED, "its end is seen")
+
+    assert [state for _, (state, _) in told] == ["failed"]
+    assert "SIGKILL" in launch_of(token).end_reason
+    assert executor.slots_occupied == 0

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import uuid
 
+import jwt
 import pytest
 
 from tests.support import guarded_callbacks, services
 from tests.support.celery_worker import AIRFLOW, PLAIN, CeleryWorker, embedded_broker
-from tests.support.fence_server import FenceServer, refusal
+from tests.support.fence_server import Answer, FenceServer, refusal
 from tests.support.workloads import make_callback_workload, make_task_workload
 
 WITH_GUARD = {"AIRFLOW__CELERY__EXTRA_CELERY_CONFIG": json.dumps({"imports": ["workers.celery_guard"]})}
@@ -52,6 +55,12 @@ def worker(request, module_fence, guarded_dag_file, tmp_path_factory):
 def fence(module_fence):
     module_fence.requests.clear()
     return module_fence
+
+
+def stored_error(worker, token):
+    """Return an error as it is stored; Celery makes an exception of it where it can."""
+    key = worker.app.backend.get_key_for_task(token)
+    return json.loads(worker.app.backend.get(key))["result"]
 
 
 def new_token():
@@ -119,6 +128,52 @@ def test_an_error_of_the_claim_is_stored_as_failure(worker, fence):
     worker.wait_for(lambda: worker.state(token) == "FAILURE")
 
     assert worker.take_marks() == []
+
+
+@PLAIN_ONLY
+def test_fault_108_a_token_that_ran_out_is_stored_as_such(worker, fence):
+    token = new_token()
+    workload = make_task_workload("succeed", token)
+    workload.token = jwt.encode({"launch_token": token, "exp": 1}, "k" * 64, algorithm="HS512")
+    fence.fix("run", Answer(403, {"detail": "Invalid auth token: Signature has expired"}))
+    worker.send(workload, token)
+    worker.wait_for(lambda: worker.state(token) == "FAILURE")
+
+    assert stored_error(worker, token)["exc_type"] == "ExpiredWorkloadError"
+
+
+@PLAIN_ONLY
+def test_what_goes_wrong_after_the_claim_is_stored_with_the_claimant(worker, fence):
+    token = new_token()
+    fence.fix("callback-state", Answer(422, {"detail": "no"}))
+    workload = make_callback_workload(f"{guarded_callbacks.__name__}.succeed", token)
+    worker.send(workload, token)
+    worker.wait_for(lambda: worker.state(token) == "FAILURE")
+
+    error = stored_error(worker, token)
+    assert error["exc_type"] == "ClaimantFailedError"
+    assert error["exc_message"][0].startswith("ReportNotDeliveredError: ")
+    assert error["exc_message"][1] == fence.claims[token]
+    worker.take_marks()
+
+
+@PLAIN_ONLY
+def test_a_process_that_is_killed_is_stored_with_its_name(worker, fence):
+    """By it the executor knows whether that was the claimant or another delivery."""
+    token = new_token()
+    worker.send(make_task_workload("sleep", token), token)
+    worker.wait_for(lambda: len(fence.calls("heartbeat")) > 0)
+
+    (process,) = worker.busy_processes()
+    os.kill(process.pid, signal.SIGKILL)
+    worker.wait_for(lambda: worker.state(token) == "FAILURE")
+
+    error = stored_error(worker, token)
+    assert error["exc_type"] == "ProcessLostError"
+    assert "SIGKILL" in error["exc_message"][0]
+    assert f".{process.pid}/" in error["exc_message"][1]
+    assert fence.claims[token].startswith(error["exc_message"][1])
+    worker.take_marks()
 
 
 @PLAIN_ONLY

@@ -7,12 +7,16 @@ import uuid
 import pytest
 from airflow.providers.celery.executors.celery_executor_utils import create_celery_app
 from celery import states
+from celery.exceptions import TaskRevokedError
 
 from dispatcher.backends.base import Observation
 from dispatcher.backends.celery import results as results_module
 from dispatcher.backends.celery.app import create_app
 from dispatcher.backends.celery.results import Results, observation
+from dispatcher.domain.worker_claimant import process_of_worker
 from tests.support.celery_backend import make_conf
+from workers.celery_request import ProcessLostError
+from workers.outcomes import ClaimantFailedError, ExpiredWorkloadError
 
 BROKER = "redis://broker.example:6379/0"
 LOGGER = "dispatcher.backends.celery.results"
@@ -65,8 +69,8 @@ def test_each_ended_token_is_told_and_no_other(stored):
 
     assert foreign not in by_token(told)
     assert by_token(told) == {
-        good: Observation(good, ok=True),
-        bad: Observation(bad, ok=False, reason="ValueError: the body failed, 7"),
+        good: Observation(good, ok=True, anonymous=True),
+        bad: Observation(bad, ok=False, reason="ValueError: the body failed, 7", anonymous=True),
         revoked: Observation(revoked, ok=False, reason="revoked"),
     }
 
@@ -134,7 +138,9 @@ def test_other_states_are_no_evidence(state):
     "result", [None, "text", 7, [1], {"claimant": None}, {"claimant": 7}, {"other": "x"}]
 )
 def test_any_other_result_of_a_success_names_no_claimant(result):
-    assert observation(TOKEN, {"status": states.SUCCESS, "result": result}) == Observation(TOKEN, ok=True)
+    told = observation(TOKEN, {"status": states.SUCCESS, "result": result})
+
+    assert told == Observation(TOKEN, ok=True, anonymous=True)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,57 @@ def test_any_other_result_of_a_success_names_no_claimant(result):
 def test_a_failure_has_a_reason_of_one_line(result, reason):
     told = observation(TOKEN, {"status": states.FAILURE, "result": result})
 
-    assert told == Observation(TOKEN, ok=False, reason=reason)
+    assert told == Observation(TOKEN, ok=False, reason=reason, anonymous=True)
+
+
+def stored_error(stored, error, state=states.FAILURE):
+    token = stored.store(error, state)
+    (told,) = stored.results.read([token])
+    return told
+
+
+def test_an_error_after_the_claim_names_the_claimant(stored):
+    told = stored_error(stored, ClaimantFailedError("RuntimeError: no\nmore", "w.12/start"))
+
+    assert (told.reason, told.claimant) == ("RuntimeError: no", "nonce:w.12/start")
+    assert not told.anonymous
+    assert not told.by_infrastructure
+
+
+def test_a_process_that_was_lost_is_named(stored):
+    """It is in the nonce of every delivery that this process ran, and of no other."""
+    told = stored_error(stored, ProcessLostError("signal 9 (SIGKILL)", process_of_worker("w", 12)))
+
+    assert told.reason == "signal 9 (SIGKILL)"
+    assert "nonce:w.12/start".startswith(told.claimant)
+    assert not "nonce:w.1/start".startswith(told.claimant)
+    assert not "nonce:w.123/start".startswith(told.claimant)
+    assert told.by_infrastructure
+
+
+def test_fault_108_a_workload_that_waited_for_too_long_may_be_launched_again(stored):
+    told = stored_error(stored, ExpiredWorkloadError("launch 1 waited for too long"))
+
+    assert told.by_infrastructure
+    assert told.anonymous
+
+
+@pytest.mark.parametrize("name", ["ClaimantFailedError", "ProcessLostError"])
+@pytest.mark.parametrize("message", ["text", ["text"], ["text", "nonce", "more"], None])
+def test_an_error_of_such_a_name_that_is_not_ours_names_nobody(name, message):
+    told = observation(
+        TOKEN, {"status": states.FAILURE, "result": {"exc_type": name, "exc_message": message}}
+    )
+
+    assert told.claimant is None
+    assert told.anonymous
+
+
+@pytest.mark.parametrize(("why", "anonymous"), [("terminated", False), ("revoked", True), ("expired", True)])
+def test_what_is_dropped_unbegun_may_be_another_delivery(stored, why, anonymous):
+    told = stored_error(stored, TaskRevokedError(why), states.REVOKED)
+
+    assert (told.ok, told.anonymous) == (False, anonymous)
 
 
 def test_no_class_that_a_result_names_is_made(stored):

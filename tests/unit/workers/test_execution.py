@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import jwt
 import pytest
 
+from dispatcher.domain.worker_claimant import WORKER_VARIABLE, process_of_worker
 from tests.support.workloads import make_callback_workload, make_task_workload, unsigned_token
-from workers.execution import execution_of_callback, execution_of_task, read_launch_token
+from workers.execution import execution_of_callback, execution_of_task, is_expired, read_launch_token
 
 TOKEN = "7d0f6b0e-5d3c-4c8a-9d5e-0a4b7d0c1f2e"
 
@@ -21,6 +25,22 @@ def test_an_expired_token_is_read_too():
     expired = jwt.encode({"launch_token": TOKEN, "exp": 1, "aud": "elsewhere"}, "k" * 64, algorithm="HS512")
 
     assert read_launch_token(expired) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("claims", "expired"),
+    [
+        pytest.param({"exp": 1}, True, id="long ago"),
+        pytest.param({"exp": time.time() + 3600}, False, id="in an hour"),
+        pytest.param({}, False, id="never"),
+    ],
+)
+def test_fault_108_whether_a_token_is_expired_is_read_without_the_key(claims, expired):
+    assert is_expired(jwt.encode(claims, "k" * 64, algorithm="HS512")) is expired
+
+
+def test_what_is_no_token_is_not_expired():
+    assert not is_expired("a.b.c")
 
 
 @pytest.mark.parametrize(
@@ -71,4 +91,15 @@ def test_the_nonce_of_a_pod_begins_with_its_uid_and_differs_in_each_start(monkey
 
     assert first.claimant.startswith("the-uid/")
     assert second.claimant.startswith("the-uid/")
+    assert first.claimant != second.claimant
+
+
+def test_in_a_celery_worker_the_nonce_begins_with_the_process(monkeypatch):
+    monkeypatch.setenv(WORKER_VARIABLE, "name-of-the-worker")
+    workload = make_task_workload(launch_token=TOKEN)
+
+    first, second = execution_of_task(workload), execution_of_task(workload)
+
+    for execution in (first, second):
+        assert execution.claimant.startswith(process_of_worker("name-of-the-worker", os.getpid()))
     assert first.claimant != second.claimant
