@@ -19,8 +19,6 @@ from workers.outcomes import Completed, FenceMissingError, Outcome, refused, sto
 from workers.stock import run_as_stock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow.executors.workloads import ExecuteCallback
 
     from workers.callback_api import ReportRetries
@@ -30,12 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def run_callback(
-    workload: ExecuteCallback,
-    execution: Execution,
-    server: str,
-    retries: ReportRetries | None = None,
-    *,
-    on_claim: Callable[[str], object] | None = None,
+    workload: ExecuteCallback, execution: Execution, server: str, retries: ReportRetries | None = None
 ) -> Outcome:
     """Run a callback of ours to its end; the result is reported before this returns (rule 12).
 
@@ -43,7 +36,6 @@ def run_callback(
     :param execution: this execution of its launch
     :param server: URL of the execution API
     :param retries: how claim and report are repeated; None means the defaults of ``ReportRetries``
-    :param on_claim: is called with the nonce of this execution once it holds the claim
     :raises ExpiredWorkloadError: the callback waited for too long; nothing was run
     :raises FenceMissingError: the API server has no endpoint to claim at, and the fence is required
     :raises ReportNotDeliveredError: the callback ran, but its result could not be delivered
@@ -56,8 +48,6 @@ def run_callback(
         return refused(execution, exc.reason)
     except NoCallbackEndpointError as exc:
         return _run_without_endpoint(workload, execution, server, exc)
-    if on_claim is not None:
-        on_claim(execution.claimant)
     return _run_claimed(workload, execution, server, api, execution_token)
 
 

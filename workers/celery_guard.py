@@ -21,7 +21,7 @@ from celery.signals import celeryd_init
 
 import workers.consumption  # noqa: F401  # its import registers a command of remote control
 from dispatcher.domain.worker_claimant import WORKER_VARIABLE
-from workers.outcomes import ClaimantFailedError, Refused
+from workers.outcomes import ExecutionFailedError, ExpiredWorkloadError, Refused
 from workers.payload import read_workload
 
 log = logging.getLogger(__name__)
@@ -56,20 +56,23 @@ def execute_workload(payload: str) -> dict[str, str] | None:
     :returns: the result that Celery stores: it names the claimant, which proves whose ending it is (rule 13)
     :raises Ignore: the claim was refused; the message is acknowledged and no result is stored
     :raises InvalidWorkloadError: the payload is not a workload
-    :raises ClaimantFailedError: something went wrong after the claim
+    :raises ExpiredWorkloadError: the workload waited for too long; nothing was run
+    :raises ExecutionFailedError: whatever else went wrong with a launch
     :raises Exception: whatever else the guard raises; Celery stores it as FAILURE
     """
     from workers.guard import run_workload
 
     workload = read_workload(payload)
     log.info("[%s] Running %s %s", current_task.request.id, workload.type, workload.display_name)
-    claimed: list[str] = []
+    nonces: list[str] = []
     try:
-        outcome = run_workload(workload, subprocess_logs_to_stdout=_logs_to_stdout(), on_claim=claimed.append)
+        outcome = run_workload(workload, subprocess_logs_to_stdout=_logs_to_stdout(), on_claim=nonces.append)
+    except ExpiredWorkloadError:
+        raise
     except Exception as exc:
-        if not claimed:
+        if not nonces:
             raise
-        raise ClaimantFailedError(f"{type(exc).__name__}: {exc}", claimed[0]) from exc
+        raise ExecutionFailedError(f"{type(exc).__name__}: {exc}", nonces[0]) from exc
     log.info("[%s] %s", current_task.request.id, outcome)
     if isinstance(outcome, Refused):
         raise Ignore

@@ -9,7 +9,6 @@ would, without the headers.
 from __future__ import annotations
 
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow.executors.base_executor import get_execution_api_server_url
@@ -51,7 +50,7 @@ def run_workload(
     :param workload: what the executor sent
     :param server: URL of the execution API; None means the one of the configuration
     :param subprocess_logs_to_stdout: whether a task's log also goes to stdout
-    :param on_claim: is called with the nonce of this execution once it holds the claim of its launch
+    :param on_claim: is called with the nonce of this execution before it claims its launch
     :raises ExpiredWorkloadError: the workload waited for too long; nothing was run
     :raises ReportNotDeliveredError: the workload ended, but its result could not be delivered
     :raises FenceMissingError: a callback cannot be claimed and ``[dispatcher] fence`` is ``required``
@@ -59,34 +58,26 @@ def run_workload(
     """
     if isinstance(workload, ExecuteTask) and (execution := execution_of_task(workload)):
         _prepare_process(workload)
+        _tell(execution, on_claim)
         return run_task(
-            workload,
-            execution,
-            server or get_execution_api_server_url(),
-            subprocess_logs_to_stdout,
-            on_claim=on_claim,
+            workload, execution, server or get_execution_api_server_url(), subprocess_logs_to_stdout
         )
     if isinstance(workload, ExecuteCallback) and (execution := execution_of_callback(workload)):
         from workers.callback_guard import run_callback
 
         _prepare_process(workload)
-        url = server or get_execution_api_server_url()
-        return run_callback(workload, execution, url, on_claim=on_claim)
+        _tell(execution, on_claim)
+        return run_callback(workload, execution, server or get_execution_api_server_url())
     return run_as_stock(workload, server, subprocess_logs_to_stdout)
 
 
 def run_task(
-    workload: ExecuteTask,
-    execution: Execution,
-    server: str,
-    subprocess_logs_to_stdout: bool,
-    *,
-    on_claim: Callable[[str], object] | None = None,
+    workload: ExecuteTask, execution: Execution, server: str, subprocess_logs_to_stdout: bool
 ) -> Outcome:
     """Run a task of ours; see :func:`run_workload` for parameters and errors."""
     from airflow.sdk.execution_time.supervisor import supervise_task
 
-    calls = TaskCalls(execution.subject_id, partial(on_claim, execution.claimant) if on_claim else None)
+    calls = TaskCalls(execution.subject_id)
     client = open_client(server, workload.token, execution, on_response=calls.note)
     try:
         exit_code = supervise_task(
@@ -122,6 +113,12 @@ def _outcome(execution: Execution, calls: TaskCalls, exit_code: int) -> Outcome:
     raise ReportNotDeliveredError(
         f"{execution} ended with exit code {exit_code}, but its state was not accepted"
     )
+
+
+def _tell(execution: Execution, on_claim: Callable[[str], object] | None) -> None:
+    # Before the claim: its answer may be lost, and this execution holds it all the same.
+    if on_claim is not None:
+        on_claim(execution.claimant)
 
 
 def _prepare_process(workload: ExecuteTask | ExecuteCallback) -> None:

@@ -74,10 +74,11 @@ class ExpiredWorkloadError(WorkerError):
     """The workload waited for longer than its JWT is valid; nothing was run."""
 
 
-class ClaimantFailedError(WorkerError):
-    """The execution that holds the claim of a launch could not go on, or not tell how it ended.
+class ExecutionFailedError(WorkerError):
+    """An execution of a launch could not claim it, could not go on, or could not tell how it ended.
 
-    Celery stores what it is made of, so that the executor knows whose ending it is (rule 13).
+    Celery stores what it is made of, so that the executor knows whose ending it is, and whether it counts
+    (rule 13): the execution may hold the claim, also where the answer to its claim was lost.
 
     :param text: what went wrong
     :param claimant: nonce of the execution

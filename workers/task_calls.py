@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -22,11 +21,9 @@ class TaskCalls:
     when the report of a success could not be delivered. The guard must tell these apart (rule 12).
 
     :param task_instance_id: UUID of the task instance
-    :param on_claim: is called when ``/run`` was accepted
     """
 
     task_instance_id: str
-    on_claim: Callable[[], object] | None = None
     claimed: bool = False
     """Whether ``/run`` was accepted."""
     reported: bool = False
@@ -44,8 +41,6 @@ class TaskCalls:
             return
         if call == "run":
             self.claimed = response.is_success
-            if self.claimed and self.on_claim is not None:
-                self.on_claim()
         elif call == "heartbeat" and response.status_code in _STOPS:
             response.read()
             self.stop_reason = answer_reason(response) or HTTPStatus(response.status_code).name.lower()

@@ -38,7 +38,7 @@ RECONCILE_SECONDS = 60.0
 """After how long everything is read although its storing would have been heard."""
 
 
-NAMING = ("ClaimantFailedError", "ProcessLostError")
+NAMING = ("ExecutionFailedError", "ProcessLostError")
 """Errors of the guard that tell whose they are: their text, then the claimant's nonce or its beginning."""
 
 NAMING_PARTS = 2

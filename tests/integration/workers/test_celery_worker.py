@@ -128,6 +128,8 @@ def test_an_error_of_the_claim_is_stored_as_failure(worker, fence):
     worker.wait_for(lambda: worker.state(token) == "FAILURE")
 
     assert worker.take_marks() == []
+    (run,) = fence.calls("run")
+    assert stored_error(worker, token)["exc_message"][1] == run.headers["airflow-launch-claimant"]
 
 
 @PLAIN_ONLY
@@ -143,7 +145,7 @@ def test_fault_108_a_token_that_ran_out_is_stored_as_such(worker, fence):
 
 
 @PLAIN_ONLY
-def test_what_goes_wrong_after_the_claim_is_stored_with_the_claimant(worker, fence):
+def test_what_goes_wrong_is_stored_with_the_claimant(worker, fence):
     token = new_token()
     fence.fix("callback-state", Answer(422, {"detail": "no"}))
     workload = make_callback_workload(f"{guarded_callbacks.__name__}.succeed", token)
@@ -151,7 +153,7 @@ def test_what_goes_wrong_after_the_claim_is_stored_with_the_claimant(worker, fen
     worker.wait_for(lambda: worker.state(token) == "FAILURE")
 
     error = stored_error(worker, token)
-    assert error["exc_type"] == "ClaimantFailedError"
+    assert error["exc_type"] == "ExecutionFailedError"
     assert error["exc_message"][0].startswith("ReportNotDeliveredError: ")
     assert error["exc_message"][1] == fence.claims[token]
     worker.take_marks()

@@ -16,7 +16,7 @@ from dispatcher.backends.celery.results import Results, observation
 from dispatcher.domain.worker_claimant import process_of_worker
 from tests.support.celery_backend import make_conf
 from workers.celery_request import ProcessLostError
-from workers.outcomes import ClaimantFailedError, ExpiredWorkloadError
+from workers.outcomes import ExecutionFailedError, ExpiredWorkloadError
 
 BROKER = "redis://broker.example:6379/0"
 LOGGER = "dispatcher.backends.celery.results"
@@ -166,8 +166,8 @@ def stored_error(stored, error, state=states.FAILURE):
     return told
 
 
-def test_an_error_after_the_claim_names_the_claimant(stored):
-    told = stored_error(stored, ClaimantFailedError("RuntimeError: no\nmore", "w.12/start"))
+def test_an_error_of_an_execution_names_it(stored):
+    told = stored_error(stored, ExecutionFailedError("RuntimeError: no\nmore", "w.12/start"))
 
     assert (told.reason, told.claimant) == ("RuntimeError: no", "nonce:w.12/start")
     assert not told.anonymous
@@ -192,7 +192,7 @@ def test_fault_108_a_workload_that_waited_for_too_long_may_be_launched_again(sto
     assert told.anonymous
 
 
-@pytest.mark.parametrize("name", ["ClaimantFailedError", "ProcessLostError"])
+@pytest.mark.parametrize("name", ["ExecutionFailedError", "ProcessLostError"])
 @pytest.mark.parametrize("message", ["text", ["text"], ["text", "nonce", "more"], None])
 def test_an_error_of_such_a_name_that_is_not_ours_names_nobody(name, message):
     told = observation(
