@@ -24,7 +24,7 @@ LOOP_SECONDS = 0.5
 """Between two heartbeats of a scheduler that has nothing else to do."""
 
 IDLE_TURNS = 120
-"""Heartbeats with nothing to take in that are measured: a minute, so that what is done once in it counts once."""
+"""Heartbeats with nothing to take in that are measured: a minute, so what is done once in it counts once."""
 
 SETTLING_TURNS = 12
 """Heartbeats before that."""
