@@ -199,7 +199,7 @@ class Fleet:
         while None in held.values() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
             for role, child in asked.items():
-                held[role] = _held(child.output()[heard[role] :])
+                held[role] = slots_in_dump(child.output()[heard[role] :])
         return held
 
     def stop(self) -> None:
@@ -241,7 +241,7 @@ def _says_ready(worker: ChildProcess) -> bool:
     return " ready." in worker.output()
 
 
-def _held(output: str) -> int | None:
+def slots_in_dump(output: str) -> int | None:
     """Return what the last complete dump of an executor says that it holds."""
     _, found, dump = output.rpartition(_DUMP)
     counts = _HELD.findall(dump)
