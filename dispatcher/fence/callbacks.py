@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import update
 
 from dispatcher.domain.launch import claimant_from_nonce, claimant_from_process
-from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind
+from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
 from dispatcher.domain.protocol import (
     CALLBACK_FINISHED,
     Permit,
@@ -36,6 +36,7 @@ from dispatcher.fence.tokens import (
     START_SCOPES,
     bearer_token,
     execution_token,
+    has_expired,
     validator,
 )
 from dispatcher.ledger import store
@@ -51,7 +52,7 @@ OUTPUT_LIMIT = 10_000
 """Longest output that is kept, in characters: the end of it, where a traceback tells the error."""
 
 RESULT_GRACE = 30 * 24 * 60 * 60
-"""Seconds after its expiry for which a workload JWT may still report: it expires to limit the start alone."""
+"""Seconds after its expiry for which a workload JWT speaks for the holder of the claim: it limits starts."""
 
 router = APIRouter(prefix="/callbacks")
 
@@ -80,36 +81,27 @@ class Caller:
 
     :param token: the launch token
     :param nonce: its own nonce, if it sent one
+    :param expired: the workload JWT starts nothing any more
     """
 
     token: str
     nonce: str | None
+    expired: bool
 
 
-async def authenticate_claim(callback_id: UUID, request: Request) -> Caller:
-    """Verify the workload JWT of a claim and read what it presents.
+async def authenticate(callback_id: UUID, request: Request) -> Caller:
+    """Verify the workload JWT of a call, which may have expired, and read what it presents.
+
+    What an expired one is good for is bounded by the ledger: it goes on with a launch that its bearer has
+    claimed. A claim may have been granted whose answer was lost, and a callback may run for long.
 
     :raises fastapi.HTTPException: 401 without a token, 403 for one that is not valid for this callback, 400
         for a malformed launch token, 409 without a launch token
     """
-    return await _authenticate(callback_id, request, 0)
-
-
-async def authenticate_result(callback_id: UUID, request: Request) -> Caller:
-    """Verify the workload JWT of a report, which may have expired while the callback ran.
-
-    What it may report is bounded by the ledger: the result of a launch that its bearer has claimed, once.
-
-    :raises fastapi.HTTPException: see ``authenticate_claim``
-    """
-    return await _authenticate(callback_id, request, RESULT_GRACE)
-
-
-async def _authenticate(callback_id: UUID, request: Request, grace: int) -> Caller:
     token = bearer_token(request.headers.get("authorization"))
     if token is None:
         raise HTTPException(HTTPStatus.UNAUTHORIZED, detail("unauthorized", "the workload token is missing"))
-    claims = await _verified(token, grace)
+    claims = await _verified(token)
     if claims.get("scope") not in START_SCOPES or claims.get("sub") != str(callback_id):
         raise HTTPException(
             HTTPStatus.FORBIDDEN, detail("forbidden", "this token was not issued for this callback")
@@ -120,27 +112,32 @@ async def _authenticate(callback_id: UUID, request: Request, grace: int) -> Call
         raise invalid(str(exc)) from exc
     if presented.token is None:
         raise refuse(Refusal(RefusalReason.REQUIRED, "a callback can only be claimed with its launch token"))
-    return Caller(presented.token, presented.nonce)
+    return Caller(presented.token, presented.nonce, has_expired(claims))
 
 
-async def _verified(token: str, grace: int) -> dict[str, Any]:
+async def _verified(token: str) -> dict[str, Any]:
     try:
-        return await validator(grace).avalidated_claims(token)
+        return await validator(RESULT_GRACE).avalidated_claims(token)
     except Exception as exc:
-        raise HTTPException(HTTPStatus.FORBIDDEN, detail("forbidden", "the token is not valid")) from exc
+        raise _not_valid() from exc
 
 
-Claimant = Annotated[Caller, Depends(authenticate_claim)]
-Reporter = Annotated[Caller, Depends(authenticate_result)]
+def _not_valid() -> HTTPException:
+    return HTTPException(HTTPStatus.FORBIDDEN, detail("forbidden", "the token is not valid"))
+
+
+AuthenticatedCaller = Annotated[Caller, Depends(authenticate)]
 
 
 @router.patch("/{callback_id}/run", status_code=HTTPStatus.NO_CONTENT)
-def claim(callback_id: UUID, body: ClaimBody, caller: Claimant, response: Response) -> None:
+def claim(callback_id: UUID, body: ClaimBody, caller: AuthenticatedCaller, response: Response) -> None:
     """Claim a callback and set it RUNNING; the answer carries the token to run it with.
 
-    A repeat by the same claimant is accepted and gets a fresh token.
+    A repeat by the same claimant is accepted and gets a fresh token, also when its workload JWT has expired
+    meanwhile.
 
-    :raises fastapi.HTTPException: 404 without such a callback, 409 for a refusal
+    :raises fastapi.HTTPException: 403 for a first claim with an expired token, 404 without such a callback,
+        409 for a refusal
     """
     if caller.nonce is None:
         claimant = claimant_from_process(body.hostname, "", body.pid)
@@ -149,6 +146,8 @@ def claim(callback_id: UUID, body: ClaimBody, caller: Claimant, response: Respon
     with create_session(scoped=False) as session:
         connection = session.connection()
         subject = _lock(connection, callback_id)
+        if caller.expired and not _holds_the_claim(connection, caller.token, claimant):
+            raise _not_valid()
         verdict = callback_claims.claim(connection, subject, caller.token, claimant, hostname=body.hostname)
         if isinstance(verdict, Refusal):
             raise refuse(verdict)
@@ -158,7 +157,7 @@ def claim(callback_id: UUID, body: ClaimBody, caller: Claimant, response: Respon
 
 
 @router.patch("/{callback_id}/state", status_code=HTTPStatus.NO_CONTENT)
-def report(callback_id: UUID, body: ResultBody, caller: Reporter) -> None:
+def report(callback_id: UUID, body: ResultBody, caller: AuthenticatedCaller) -> None:
     """Record how a claimed callback ended, in the ledger and in the callback's row.
 
     A repeat is accepted and changes nothing.
@@ -181,6 +180,11 @@ def _lock(connection: Connection, callback_id: UUID) -> Subject:
     if subject is None:
         raise HTTPException(HTTPStatus.NOT_FOUND, detail("not_found", "there is no such callback"))
     return subject
+
+
+def _holds_the_claim(connection: Connection, token: str, claimant: str) -> bool:
+    launch = store.by_token(connection, token)
+    return launch is not None and launch.state is LaunchState.CLAIMED and launch.claimant == claimant
 
 
 def _reporter(caller: Caller, launch: Launch | None) -> str:

@@ -7,8 +7,9 @@ nor a plugin's app can reach: these are built from the same settings.
 
 from __future__ import annotations
 
+import time
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jwt
 from airflow.api_fastapi.auth.tokens import (
@@ -21,6 +22,9 @@ from airflow.configuration import conf
 from fastapi.security.utils import get_authorization_scheme_param
 
 from dispatcher.domain.wire import LAUNCH_TOKEN_CLAIM
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 EXECUTION_SCOPE = "execution"
 START_SCOPES = frozenset({"workload", "callback"})
@@ -76,6 +80,14 @@ def validator(grace: int = 0) -> JWTValidator:
         leeway=conf.getint("api_auth", "jwt_leeway") + grace,
         **get_sig_validation_args(make_secret_key_if_needed=False),
     )
+
+
+def has_expired(claims: Mapping[str, Any]) -> bool:
+    """Whether the time of a verified token is over, by the rule by which Airflow refuses it.
+
+    :param claims: of a token that was verified with a grace
+    """
+    return bool(claims["exp"] + conf.getint("api_auth", "jwt_leeway") <= time.time())
 
 
 def execution_token(subject: str, launch_token: str) -> str:

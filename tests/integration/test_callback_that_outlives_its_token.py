@@ -38,10 +38,28 @@ def test_its_result_is_taken(db_session, worker, launch):
     assert launch_row(db_session, launch.token).state == LaunchState.FAILED
 
 
-def test_it_opens_nothing_else(worker, launch):
+def test_its_claimant_is_let_in_again(worker, launch):
+    """The claim was granted, and its answer lost."""
     assert worker.run().status_code == 204
 
-    assert worker.but(jwt=expired(launch)).run().status_code == 403, "not even the claimant claims with it"
+    again = worker.but(jwt=expired(launch)).run()
+
+    assert again.status_code == 204
+    assert again.headers["Refreshed-API-Token"]
+
+
+def test_it_starts_nothing(db_session, worker, launch):
+    assert worker.but(jwt=expired(launch)).run().status_code == 403
+    assert launch_row(db_session, launch.token).state == LaunchState.SUBMITTED
+
+    assert worker.run().status_code == 204
+    assert worker.but(jwt=expired(launch), claimant="another").run().status_code == 403
+    assert worker.report().status_code == 204
+    assert worker.but(jwt=expired(launch)).run().status_code == 403, "it has ended"
+
+
+def test_it_is_not_good_for_ever(worker, launch):
+    assert worker.run().status_code == 204
     assert worker.but(jwt=expired(launch, RESULT_GRACE + 60)).report().status_code == 403
 
 
