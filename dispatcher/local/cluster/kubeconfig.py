@@ -8,6 +8,21 @@ import os
 from pathlib import Path
 
 NAME = "embedded"
+_OTHERS = 0o077
+
+
+def token_in(path: Path) -> str | None:
+    """Return the token in a kubeconfig that ``write`` wrote, so that a cluster can start again under it.
+
+    :param path: None comes back where it is missing, not one of ours, or open to others.
+    """
+    try:
+        if path.stat().st_mode & _OTHERS:
+            return None
+        content = json.loads(path.read_text())
+        return str(content["users"][0]["user"]["token"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def write(path: Path, url: str, token: str) -> None:

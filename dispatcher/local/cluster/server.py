@@ -67,7 +67,8 @@ async def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     kubelet = Kubelet(
         store, notifier, deletions, max_running=options.max_running, environment=dict(os.environ)
     )
-    token = secrets.token_urlsafe(32)
+    # A client reads the kubeconfig once: the token of the time before lets it in again after a restart.
+    token = kubeconfig.token_in(options.kubeconfig) or secrets.token_urlsafe(32)
     listening = _listen(options.host, options.port)
     server: uvicorn.Server
 

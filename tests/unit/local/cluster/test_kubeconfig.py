@@ -28,3 +28,28 @@ def test_nothing_is_left_behind_where_it_cannot_be_written(tmp_path):
     with pytest.raises(OSError, match="directory"):
         kubeconfig.write(tmp_path / "kubeconfig", "http://127.0.0.1:1", "secret")
     assert [found.name for found in tmp_path.iterdir()] == ["kubeconfig"]
+
+
+def test_a_cluster_finds_the_token_of_the_time_before(tmp_path):
+    path = tmp_path / "kubeconfig"
+    kubeconfig.write(path, "http://127.0.0.1:1", "secret")
+
+    assert kubeconfig.token_in(path) == "secret"
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[]", '{"users": [{}]}'])
+def test_a_file_without_a_token_gives_none(tmp_path, content):
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.touch(mode=0o600)
+        path.write_text(content)
+
+    assert kubeconfig.token_in(path) is None
+
+
+def test_a_token_that_others_could_read_is_not_used_again(tmp_path):
+    path = tmp_path / "kubeconfig"
+    kubeconfig.write(path, "http://127.0.0.1:1", "secret")
+    path.chmod(0o644)
+
+    assert kubeconfig.token_in(path) is None
