@@ -34,7 +34,7 @@ integration: $(STAMP) ## Run the integration tests alone
 
 .PHONY: e2e
 e2e: $(STAMP) ## Run the end-to-end tests: PostgreSQL, Redis and a cluster with a node
-	$(PYTEST) tests/e2e
+	$(PYTEST) --ignore=tests/e2e/compose tests/e2e
 
 .PHONY: bench-kubernetes
 bench-kubernetes: $(STAMP) ## Compare the creation and watching of pods with the stock executor's: PostgreSQL, Redis and a cluster
@@ -73,6 +73,25 @@ demo: $(STAMP) ## Run the tour on this machine: Airflow, broker, cluster, worker
 .PHONY: up
 up: $(STAMP) ## Leave the demo's Airflow running, with its UI, until Ctrl-C
 	$(BIN)/python -m dispatcher.local.up
+
+.PHONY: env
+env: ## Write .env, which docker compose needs, with new secrets; what an .env has already is kept
+	@set -e; mkdir -p dags; umask 077; source=.env; test -e $$source || source=.env.example; \
+	random() { head -c $$1 /dev/urandom | od -An -v -tx1 | tr -d ' \n'; }; \
+	while IFS= read -r line; do \
+	    case $$line in \
+	        ADMIN_PASSWORD=) line=$$line$$(random 12) ;; \
+	        FERNET_KEY=) line=$$line$$(head -c 32 /dev/urandom | base64 | tr '+/' '-_') ;; \
+	        [A-Z]*=) line=$$line$$(random 32) ;; \
+	    esac; \
+	    printf '%s\n' "$$line"; \
+	done <$$source >.env.new; \
+	mv .env.new .env; \
+	echo "every secret in .env is set; the UI's user is admin, its password ADMIN_PASSWORD in .env"
+
+.PHONY: e2e-compose
+e2e-compose: $(STAMP) ## Run the end-to-end test of docker-compose.yml: Docker, with the base images it names
+	DISPATCHER_TESTS_REQUIRE=docker $(BIN)/python -m pytest -s tests/e2e/compose
 
 .PHONY: lock
 lock: $(STAMP) requirements-3.3.txt.lock requirements-3.4.txt.lock ## Remake the pinned requirements; UPGRADE=--upgrade takes newer versions

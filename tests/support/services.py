@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real services: which of them answer, and a corner of each that one test run has for itself.
 
-Services are found by ``REDIS_URL``, ``RABBITMQ_URL``, ``POSTGRES_URL`` and ``KUBECONFIG``. A test
-names those it talks to with ``@pytest.mark.needs(...)``; without them it is skipped by name, or fails where
+Services are found by ``REDIS_URL``, ``RABBITMQ_URL``, ``POSTGRES_URL`` and ``KUBECONFIG``; ``docker`` is an
+engine that answers, with Compose and the base images of docker-compose.yml. A test names those it talks to
+with ``@pytest.mark.needs(...)``; without them it is skipped by name, or fails where
 ``DISPATCHER_TESTS_REQUIRE`` lists the service.
 """
 
@@ -137,12 +138,19 @@ def _probe_node() -> str | None:
     return None if ready else "the cluster of KUBECONFIG has no node that is Ready"
 
 
+def _probe_docker() -> str | None:
+    from tests.support import compose
+
+    return compose.missing()
+
+
 _PROBES: dict[str, Callable[[], str | None]] = {
     "redis": _probe_redis,
     "rabbitmq": _probe_rabbitmq,
     "postgres": _probe_postgres,
     "kubernetes": _probe_kubernetes,
     "node": _probe_node,
+    "docker": _probe_docker,
 }
 
 
