@@ -55,6 +55,7 @@ class HybridExecutor(VersionedExecutor):
         self._dispatcher: Dispatcher | None = None
         self._probe: startup.FenceProbe | None = None
         self._log_backends: dict[str | None, KubernetesBackend] = {}
+        self._unsaved_records: tuple[Any, ...] = ()
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -194,6 +195,19 @@ class HybridExecutor(VersionedExecutor):
         for key, workload in step.queued.items():
             queue = self.callback_queue if isinstance(workload, ExecuteCallback) else self.task_queue
             queue[key] = workload
+
+    def log_task_event(self, *, event: str, extra: str, ti_key: Any) -> None:
+        """Put a line into the event log of a task; a callback has none.
+
+        The scheduler saves the records in its next loop. It takes them out of their queue one by one while
+        SQLAlchemy refers to them weakly, so records that nobody holds are gone before they are written.
+
+        :param event: what happened, in a word or two
+        :param extra: more about it
+        :param ti_key: Airflow's key of the workload
+        """
+        super().log_task_event(event=event, extra=extra, ti_key=ti_key)
+        self._unsaved_records = tuple(self._task_event_logs)
 
     def _unqueue(self, key: Any) -> None:
         self.task_queue.pop(key, None)
