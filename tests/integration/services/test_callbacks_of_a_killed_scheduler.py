@@ -78,23 +78,16 @@ def launch_states() -> Counter:
         return Counter({f"{backend} {state}": count for backend, state, count in session.execute(statement)})
 
 
-def owned_by_others(job_id: str) -> int:
+def unsettled(*where) -> int:
     with create_session(scoped=False) as session:
-        statement = select(func.count()).where(
-            LaunchRow.settled_at.is_(None), LaunchRow.scheduler_job_id != job_id
-        )
+        statement = select(func.count()).select_from(LaunchRow).where(LaunchRow.settled_at.is_(None), *where)
         return int(session.scalar(statement) or 0)
 
 
-def newest_owner() -> str:
+def owner() -> str:
     with create_session(scoped=False) as session:
-        owners = session.scalars(select(LaunchRow.scheduler_job_id).distinct()).all()
-    return max(owners, key=int)
-
-
-def unsettled() -> int:
-    with create_session(scoped=False) as session:
-        return int(session.scalar(select(func.count()).where(LaunchRow.settled_at.is_(None))) or 0)
+        (owner,) = session.scalars(select(LaunchRow.scheduler_job_id).distinct())
+    return owner
 
 
 def wait_until(ready, what: str, *processes) -> float:
@@ -125,6 +118,7 @@ def test_two_hundred_callbacks_survive_their_scheduler(airflow_db, api_server, t
         gate["open"] = False
         worker.stall()
         first.kill()
+        dead = owner()
         before = Counter(one.state for one in callbacks().values())
         launches = launch_states()
         # Pods of callbacks that have not begun are deleted, and one that runs is killed.
@@ -140,7 +134,9 @@ def test_two_hundred_callbacks_survive_their_scheduler(airflow_db, api_server, t
 
         second = ground.nursery.scheduler()
         began = time.monotonic()
-        wait_until(lambda: owned_by_others(newest_owner()) == 0, "all are the next one's", second)
+        wait_until(
+            lambda: not unsettled(LaunchRow.scheduler_job_id == dead), "none is the dead one's", second
+        )
         adopted = time.monotonic() - began
         wait_until(
             lambda: not any(one.state in OPEN_STATES for one in callbacks().values()), "all ended", second
