@@ -24,3 +24,15 @@ def read_variable() -> None:
     from airflow.sdk import Variable
 
     succeed(Variable.get("guarded"))
+
+
+def read_connection_and_variable() -> None:
+    """Leave the host of a connection and the value of a variable as mark."""
+    from airflow.sdk import Connection, Variable
+
+    succeed(f"{Connection.get('guarded').host} {Variable.get('guarded')}")
+
+
+def measure(text: str) -> None:
+    """Leave the length of what was given as mark."""
+    succeed(str(len(text)))

@@ -103,6 +103,10 @@ class Pods:
         manifest.metadata.name = name
         self._api.create_namespaced_pod(self.namespace, manifest)
 
+    def delete(self, name: str) -> None:
+        """Delete a pod at once, as a person may."""
+        self._api.delete_namespaced_pod(name, self.namespace, grace_period_seconds=0)
+
     def log_of(self, name: str) -> str:
         """Return what a pod has written so far; nothing if it has not started."""
         try:
