@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker tells of its own consumption: the remote control command that ``workers.health`` asks.
+"""What a worker tells of what it consumes and runs: commands of remote control.
 
-Importing this module registers the command; ``workers.celery_guard`` does. It tells counts and names, where
+Importing this module registers them; ``workers.celery_guard`` does. They tell counts, names and ids, where
 Celery's own commands would answer with the messages and the JWTs in them.
 """
 
@@ -11,6 +11,8 @@ from typing import Any
 
 from celery.worker import state as worker_state
 from celery.worker.control import inspect_command
+
+from dispatcher.domain.wire import RUNNING_COMMAND
 
 COMMAND = "dispatcher_consumption"
 
@@ -40,3 +42,17 @@ def _most(consumer: Any) -> int:
     if not consumer.app.conf.worker_disable_prefetch:
         return int(prefetch)
     return int(min(prefetch or consumer.pool.num_processes, consumer.pool.num_processes))
+
+
+@inspect_command(name=RUNNING_COMMAND, variadic="ids")  # type: ignore[untyped-decorator]  # Celery has no types
+def tell_running(state: Any, ids: list[str], **_: Any) -> list[str]:  # noqa: ARG001
+    """Answer which of some messages this worker has.
+
+    Celery's own command keeps one delivery of each id in mind: it forgets the one that runs as soon as
+    another one was dropped.
+
+    :param state: Celery's, of the worker
+    :param ids: task ids
+    """
+    held = {request.id for request in (*worker_state.active_requests, *worker_state.reserved_requests)}
+    return sorted(held.intersection(ids))

@@ -19,6 +19,10 @@ LAUNCH_TOKEN_CLAIM = "launch_token"
 """Claim of the workload JWT, and of the execution JWT after the claim, with the launch token."""
 
 
+RUNNING_COMMAND = "dispatcher_running"
+"""Remote control of Celery workers: which of the task ids ``ids`` one has, whatever other deliveries did."""
+
+
 class RefusalReason(StrEnum):
     """Why the fence refuses a call: the value of ``detail.reason`` in its answer.
 

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 import redis
+from airflow.configuration import conf
 
 from dispatcher.backends.base import Artefact, Sent
 from dispatcher.domain.lifecycle import LaunchState
@@ -83,6 +84,7 @@ class Message:
         workload = make_task_workload(task_id, launch.token)
         workload.ti.id = UUID(launch.subject_id)
         workload.ti.dag_id, workload.dag_rel_path = dag
+        self.log = Path(conf.get("logging", "base_log_folder"), workload.log_path)
         workload.token = sign_token(launch.subject_id, launch_token=launch.token)
         submission = make_submission(
             token=launch.token, queue=PARKED, payload=workload.model_dump_json(), workload=workload
@@ -193,14 +195,21 @@ def test_after_a_deferral_and_the_next_launch(db_session, backend, broker, worke
     assert worker.take_marks() == ["deferred", "resumed"]
 
 
-def test_fault_14_while_it_runs(db_session, backend, broker, worker):
+def test_fault_14_fault_16_while_it_runs(db_session, backend, broker, worker):
     launch = queued_launch(db_session, dag_id="guarded", task_id="sleep")
     message = Message(backend, broker, launch, "sleep")
     message.deliver()
     worker.wait_for(lambda: task_instance(db_session, launch.subject_id).state == "running")
+    written = eventually(
+        lambda: message.log.exists() and message.log.read_text(), "its log is written", SECONDS
+    )
 
     refuse(worker, message, launch.token, "launch_consumed")
 
+    now = message.log.read_text()
+    assert now.startswith(written), "known fault 16: the log of the first delivery is not replaced"
+    assert "refused" not in now
+    assert "launch_consumed" not in now
     assert backend.observe() == []
     instance, row = picture(db_session, launch)
     assert (instance["state"], row.state) == ("running", LaunchState.CLAIMED)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -21,17 +22,26 @@ class RedisServer:
     """The server, in memory only, on a port that stays the same; use it as a context manager.
 
     :param folder: where it writes its log
+    :param options: further options of the command
+    :param password: what clients must know
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: Sequence[str] = (), *, password: str | None = None) -> None:
         self._folder = folder
+        self._options = [*options, "--requirepass", password] if password else list(options)
+        self._credentials = f"default:{password}@" if password else ""
         self._port = processes.free_port()
         self._process: processes.ChildProcess | None = None
 
     @property
     def url(self) -> str:
         """Its address, as broker and as result back end."""
-        return f"redis://127.0.0.1:{self._port}/0"
+        return f"redis://{self._credentials}127.0.0.1:{self._port}/0"
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        return self._port
 
     def __enter__(self) -> Self:
         if shutil.which("redis-server") is None:
@@ -49,6 +59,7 @@ class RedisServer:
     def start(self) -> None:
         """Start it and wait until it answers."""
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self._port), "--save", ""]
+        command += self._options
         self._process = processes.start(command, self._folder / "redis.log", os.environ, self._folder)
         self._process.wait_until(self._answers, START_SECONDS)
 

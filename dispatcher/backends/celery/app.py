@@ -41,7 +41,9 @@ _SOCKET_OPTIONS = {
 
 _REDIS_RESULT_OPTIONS = ("redis_socket_timeout", "redis_socket_connect_timeout")
 
-_CREDENTIALS = re.compile(r"://[^@/\s]*@")
+_CREDENTIALS = re.compile(r"://\S*@")
+"""Up to the last @: a password that is not encoded may hold more of them, and slashes."""
+
 _REASON_LENGTH = 300
 
 

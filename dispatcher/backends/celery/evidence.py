@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.pidbox import Mailbox
 
 from dispatcher.backends.celery.publisher import connect
+from dispatcher.domain.wire import RUNNING_COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -135,19 +136,26 @@ class Workers:
         return self._query(tokens)[0]
 
     def hold(self, tokens: Collection[str]) -> frozenset[str] | None:
-        """Return those of ``tokens`` that a worker has; None where one that answered before did not now."""
+        """Return those of ``tokens`` that a worker has; None where one that answered before did not now.
+
+        Celery's own command forgets a delivery that runs as soon as another one of it was dropped, so the
+        guard's is asked as well. Workers without it answer with an error, and run nothing that was claimed
+        by the guard.
+        """
         held, complete = self._query(tokens)
+        for chunk in _portions(tokens):
+            answers = list(self._ask(RUNNING_COMMAND, {"ids": chunk}, len(self.queues)))
+            complete = complete and len(answers) >= len(self.queues)
+            held.update(token for answer in answers if isinstance(answer, list) for token in answer)
         return frozenset(held) if complete else None
 
     def _query(self, tokens: Collection[str]) -> tuple[set[str], bool]:
         """Return which of ``tokens`` workers have, and whether there are workers and all of them answered."""
         if not self.queues:
             return set(), False
-        ordered = sorted(tokens)
         known: set[str] = set()
         complete = True
-        for start in range(0, len(ordered), ASK_AT_ONCE):
-            chunk = ordered[start : start + ASK_AT_ONCE]
+        for chunk in _portions(tokens):
             answers = [
                 answer
                 for answer in self._ask("query_task", {"ids": chunk}, len(self.queues))
@@ -162,6 +170,12 @@ class Workers:
         replies = self._mailbox.multi_call(command, arguments, timeout=REPLY_SECONDS, limit=limit)
         for reply in replies or ():
             yield from reply.values()
+
+
+def _portions(tokens: Collection[str]) -> Iterator[list[str]]:
+    ordered = sorted(tokens)
+    for start in range(0, len(ordered), ASK_AT_ONCE):
+        yield ordered[start : start + ASK_AT_ONCE]
 
 
 def _look_at_redis(connection: Any, workers: Workers, waiting: Mapping[str, str]) -> Evidence:

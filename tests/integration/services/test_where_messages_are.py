@@ -118,6 +118,30 @@ def test_what_a_worker_has_is_not_lost_even_if_the_broker_forgot_it(
     assert launch_of(token).state is LaunchState.SUCCEEDED
 
 
+def test_what_a_worker_runs_is_known_after_a_second_delivery_was_dropped(
+    app, broker, executor, airflow_home, airflow_db, worker
+):
+    """Else a callback that runs would be given up after the broker was away for a moment."""
+    run.place_dag(airflow_home, gated_dag, "gated", "wait")
+    token = queue_task(executor, dag_id="gated", task_id="wait", queue=run.PARKED)
+    loop(executor)
+    message = run.HeldMessage(broker, token)
+    message.deliver()
+    run.drive(executor, worker.take_marks, "the body began")
+
+    message.deliver_again()
+    worker.wait_for(
+        lambda: any(token in line and "launch_consumed" in line for line in worker.log().splitlines())
+    )
+    try:
+        assert evidence.held_by_workers(app, [token, "gone"]) == {token}
+    finally:
+        worker.open_gate()
+    run.drive_to_the_end(executor, token)
+    worker.close_gate()
+    assert evidence.held_by_workers(app, [token]) == frozenset()
+
+
 def test_what_was_delivered_to_a_worker_that_is_gone_is_lost(app, client, send, worker):
     """It stays in kombu's hash until the visibility time-out, a day by default; nobody has it."""
     token = send()

@@ -129,6 +129,13 @@ def test_fault_51_an_error_is_described_in_one_line_without_credentials():
     assert describe(error) == "cannot connect to redis://***@broker.example:6379/0"
 
 
+@pytest.mark.parametrize("password", ["mar@ked", "mar/ked", "mar:ked", "mar'ked", "@marked@"])
+def test_fault_51_a_password_that_is_not_encoded_is_taken_out_whole(password):
+    told = describe(OSError(f"cannot connect to redis://user:{password}@broker.example:6379/0 (refused)"))
+
+    assert told == "cannot connect to redis://***@broker.example:6379/0 (refused)"
+
+
 def test_an_error_without_a_text_is_described_by_its_type():
     assert describe(TimeoutError()) == "TimeoutError"
 
