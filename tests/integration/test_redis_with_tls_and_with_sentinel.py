@@ -60,7 +60,18 @@ def tls(tmp_path):
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl to make a certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost".split()
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     port = processes.free_port()

@@ -25,7 +25,7 @@ from dispatcher.backends.celery.app import create_app, describe, operation_timeo
 from dispatcher.backends.celery.batch import Batch
 from dispatcher.backends.celery.chores import Chore, Outage
 from dispatcher.backends.celery.claimants import Claimants
-from dispatcher.backends.celery.lane import Lane, came_back
+from dispatcher.backends.celery.lane import Lane, Patience, came_back
 from dispatcher.backends.celery.lookout import Lookout
 from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import BackendName
@@ -82,6 +82,7 @@ class CeleryBackend:
         self._timeout = 0.0
         self._watched: set[str] = set()
         self._reading: Future[list[Observation]] | None = None
+        self._reading_patience = Patience()
         suffix = f" of team {team_name}" if team_name else ""
         self._broker_outage = Outage(f"The Celery broker{suffix}")
         self._results_outage = Outage(f"The Celery result back end{suffix}")
@@ -185,7 +186,7 @@ class CeleryBackend:
         if self._reading is None:
             self._reading = self._start_reading()
             patience = 0.0 if self._results_outage.current else self._timeout
-        if self._reading is None or not came_back(self._reading, patience):
+        if self._reading is None or not self._reading_patience.wait(self._reading, patience):
             return []
         reading, self._reading = self._reading, None
         error = reading.exception()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dispatcher.backends.celery.app import describe
-from dispatcher.backends.celery.lane import came_back
+from dispatcher.backends.celery.lane import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,6 +67,7 @@ class Chore:
         self._lane = lane
         self._work = work
         self._outage = outage
+        self._patience = Patience()
         self._waiting: set[str] = set()
         self._tokens: list[str] = []
         self._running: Future[None] | None = None
@@ -78,12 +79,14 @@ class Chore:
     def push(self, patience: float) -> None:
         """Begin what waits, unless the lane is busy, and wait for it.
 
-        :param patience: seconds to wait at most; none while the service is away
+        :param patience: seconds to wait at most; none while the service is away or slow
         """
         if self._running is None and self._waiting:
             self._tokens = list(self._waiting)
             self._running = self._lane.start(partial(self._work, self._tokens))
-        if self._running is None or not came_back(self._running, 0 if self._outage.current else patience):
+        if self._running is None:
+            return
+        if not self._patience.wait(self._running, 0 if self._outage.current else patience):
             return
         error = self._running.exception()
         self._running = None

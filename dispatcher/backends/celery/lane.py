@@ -76,6 +76,36 @@ class Lane:
         self._current = None
 
 
+class Patience:
+    """How long a service is waited for: not at all once it was too slow, until it is quick again.
+
+    One that is slow and not away would hold up each turn of the scheduler's loop for as long as it may.
+
+    :param clock: monotonic seconds
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._slow = False
+
+    def wait(self, future: Future[Any], seconds: float) -> bool:
+        """Wait for work of a lane, as ``came_back`` does.
+
+        :param future: what the lane is doing
+        :param seconds: how long to wait at most, and how long it may take to count as quick
+        """
+        begun = self._clock()
+        if came_back(future, 0.0 if self._slow else seconds):
+            return True
+        if seconds:
+            self._slow = True
+            future.add_done_callback(lambda _: self._note(begun, seconds))
+        return False
+
+    def _note(self, begun: float, seconds: float) -> None:
+        self._slow = self._clock() - begun > seconds
+
+
 def came_back(future: Future[Any], seconds: float) -> bool:
     """Wait for work of a lane; its error is left in the future.
 

@@ -76,7 +76,8 @@ class Lookout:
         elif self._looking is None and time.monotonic() >= self._next:
             asked = dict(waiting)
             self._looking = self._lane.start(lambda: self._gather(asked))
-            self._next = time.monotonic() + LOOK_INTERVAL
+            if self._looking is not None:  # else the lane is asking who runs callbacks
+                self._next = time.monotonic() + LOOK_INTERVAL
         reasons = {token: self.why_waiting(token) for token in waiting}
         return Findings(
             lost=lost & waiting.keys(), stranded={token: why for token, why in reasons.items() if why}

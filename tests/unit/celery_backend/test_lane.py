@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 
 import pytest
 
-from dispatcher.backends.celery.lane import Lane, came_back
+from dispatcher.backends.celery import lane as lane_module
+from dispatcher.backends.celery.lane import Lane, Patience, came_back
 
 SECONDS = 10
 
@@ -126,3 +128,58 @@ def test_the_thread_ends_when_the_lane_is_closed(lane):
 
     thread.join(SECONDS)
     assert not thread.is_alive()
+
+
+class Clock:
+    """Seconds that pass when the test says so, and with each wait."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def waited(monkeypatch, clock):
+    """Let waiting take no time, and return for how long was waited, in seconds."""
+    seconds = []
+
+    def came_back_at_once(future, patience):
+        seconds.append(patience)
+        clock.now += 0 if future.done() else patience
+        return future.done()
+
+    monkeypatch.setattr(lane_module, "came_back", came_back_at_once)
+    return seconds
+
+
+def test_a_service_that_is_slow_is_waited_for_once(clock, waited):
+    patience = Patience(clock)
+    slow, slower = Future(), Future()
+    assert not patience.wait(slow, 1.0)
+    assert not patience.wait(slow, 0)
+    clock.now += 2.0
+    slow.set_result(None)
+    assert patience.wait(slow, 0)
+
+    assert not patience.wait(slower, 1.0)
+    assert waited == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_a_service_that_is_quick_again_is_waited_for_again(clock, waited):
+    patience = Patience(clock)
+    slow, quick, next_one = Future(), Future(), Future()
+    assert not patience.wait(slow, 1.0)
+    clock.now += 2.0
+    slow.set_result(None)
+    assert not patience.wait(quick, 1.0)
+    clock.now += 0.5
+    quick.set_result(None)
+
+    assert not patience.wait(next_one, 1.0)
+    assert waited == [1.0, 0.0, 1.0]
