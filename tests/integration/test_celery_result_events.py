@@ -98,7 +98,7 @@ def test_what_runs_is_read_once_and_what_ends_is_heard_of(results, worker, read)
     worker.mark_as_done(one, None)
     worker.mark_as_done(str(uuid.uuid4()), None)  # somebody else's
 
-    expected = [Observation(one, ok=True)]
+    expected = [Observation(one, ok=True, anonymous=True)]
     eventually(lambda: results.follow(running) == expected, "the ending is heard of")
     assert results.follow(running) == expected
     assert results.follow(running - {one}) == []
@@ -112,7 +112,7 @@ def test_a_result_that_was_stored_before_anybody_asked_is_found(results, worker,
     late = str(uuid.uuid4())
     worker.mark_as_done(late, None)
 
-    assert results.follow(before | {late}) == [Observation(late, ok=True)]
+    assert results.follow(before | {late}) == [Observation(late, ok=True, anonymous=True)]
 
     assert read == [before, {late}]
 
@@ -138,7 +138,7 @@ def test_what_was_stored_while_the_subscription_was_cut_is_found(results, worker
     done = next(iter(running))
     worker.mark_as_done(done, None)
 
-    expected = [Observation(done, ok=True)]
+    expected = [Observation(done, ok=True, anonymous=True)]
     eventually(lambda: results.follow(running) == expected, "the ending is found")
 
     assert running in read[1:]
@@ -162,7 +162,9 @@ def test_what_was_never_published_is_found_now_and_then(results, worker, client,
     clock.now += RECONCILE_SECONDS
 
     # In between the subscription was asked whether it is still there.
-    eventually(lambda: results.follow(running) == [Observation(done, ok=True)], "the ending is found")
+    eventually(
+        lambda: results.follow(running) == [Observation(done, ok=True, anonymous=True)], "the ending is found"
+    )
 
 
 def test_a_subscription_that_does_not_answer_is_given_up(worker, server, clock):
@@ -201,7 +203,7 @@ def test_where_a_subscription_is_refused_everything_is_read(
     done = next(iter(running))
     worker.mark_as_done(done, None)
 
-    assert results.follow(running) == [Observation(done, ok=True)]
+    assert results.follow(running) == [Observation(done, ok=True, anonymous=True)]
 
     assert read == [running] * 4
     assert len([one for one in caplog.records if "refuses a subscription" in one.message]) == 1

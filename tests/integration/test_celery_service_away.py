@@ -203,7 +203,7 @@ def test_what_may_have_been_sent_is_observed(broker, open_backend, sent_singly):
     eventually(lambda: submission.token in tokens_waiting(broker.url), "the message arrives")
     succeed(broker.url, submission.token)
 
-    expected = [Observation(submission.token, ok=True)]
+    expected = [Observation(submission.token, ok=True, anonymous=True)]
     eventually(lambda: backend.observe() == expected, "its ending is told")
 
 
@@ -230,7 +230,7 @@ def test_fault_37_nothing_follows_from_a_result_back_end_that_is_away(broker, st
     store.start()
     succeed(store.url, submission.token)
     succeed(store.url, removed.token)
-    expected = [Observation(submission.token, ok=True)]
+    expected = [Observation(submission.token, ok=True, anonymous=True)]
     eventually(lambda: backend.observe() == expected, "the ending is told again")
     with create_celery_app(make_conf(store.url, store.url)) as app:
         eventually(
@@ -254,7 +254,7 @@ def test_a_result_back_end_that_hangs_is_waited_for_once(broker, store, open_bac
 
     store.resume()
     succeed(store.url, submission.token)
-    expected = [Observation(submission.token, ok=True)]
+    expected = [Observation(submission.token, ok=True, anonymous=True)]
     eventually(lambda: backend.observe() == expected, "the ending is told")
 
 

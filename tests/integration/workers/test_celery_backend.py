@@ -102,7 +102,9 @@ def test_an_error_of_the_worker_is_told_with_its_text(backend, worker, fence):
     artefact = submit(backend, make_task_workload, "succeed")
 
     reason = "ServerResponseError: Server returned error"
-    assert ending(backend, artefact) == Observation(artefact.token, ok=False, reason=reason)
+    claimant = "nonce:" + fence.calls("run")[0].headers["airflow-launch-claimant"]
+    expected = Observation(artefact.token, ok=False, reason=reason, claimant=claimant)
+    assert ending(backend, artefact) == expected
     assert worker.take_marks() == []
 
 
@@ -124,7 +126,7 @@ def test_a_message_that_waits_is_dropped_when_it_is_revoked(backend, worker, fen
     waiting = submit(backend, make_task_workload, "succeed")
 
     backend.revoke([waiting])
-    assert ending(backend, waiting) == Observation(waiting.token, ok=False, reason="revoked")
+    assert ending(backend, waiting) == Observation(waiting.token, ok=False, reason="revoked", anonymous=True)
     fence.supersede(running.token)
     assert ending(backend, running).ok
     worker.wait_idle()
