@@ -102,9 +102,9 @@ def test_an_error_of_the_worker_is_told_with_its_text(backend, worker, fence):
     artefact = submit(backend, make_task_workload, "succeed")
 
     reason = "ServerResponseError: Server returned error"
+    told = ending(backend, artefact)
     claimant = "nonce:" + fence.calls("run")[0].headers["airflow-launch-claimant"]
-    expected = Observation(artefact.token, ok=False, reason=reason, claimant=claimant)
-    assert ending(backend, artefact) == expected
+    assert told == Observation(artefact.token, ok=False, reason=reason, claimant=claimant)
     assert worker.take_marks() == []
 
 
