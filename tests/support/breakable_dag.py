@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DAG whose tasks last long enough to lose a scheduler or a worker meanwhile; they note what they do."""
+"""A DAG whose tasks note that they began, wait for a gate, and note that they ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pathlib import Path
 from airflow.sdk import DAG, get_current_context, task
 
 JOURNAL = Path("/opt/airflow/logs/breakable.jsonl")
-SECONDS = 15
+GATE = Path("/opt/airflow/logs/breakable-gate")
+GATE_SECONDS = 900
+ON_CELERY = 10
+IN_PODS = 2
 
 
 def note(what):
@@ -23,11 +26,14 @@ def note(what):
 @task(retries=3, retry_delay=timedelta(seconds=1))
 def work(number):
     note("began")
-    time.sleep(SECONDS)
+    deadline = time.monotonic() + GATE_SECONDS
+    while not GATE.exists():
+        assert time.monotonic() < deadline, "the gate did not open"
+        time.sleep(0.5)
     note("ended")
     return number
 
 
 with DAG(dag_id="breakable", schedule=None, catchup=False):
-    work.override(task_id="on_celery").expand(number=list(range(12)))
-    work.override(task_id="on_kubernetes", queue="kubernetes").expand(number=list(range(3)))
+    work.override(task_id="on_celery").expand(number=list(range(ON_CELERY)))
+    work.override(task_id="in_pods", queue="kubernetes").expand(number=list(range(IN_PODS)))
