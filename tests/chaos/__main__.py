@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from dispatcher.local.errors import InterruptedBySignalError, LocalModeError
 from dispatcher.local.interrupts import Interrupts
 from tests.chaos.campaign import Campaign, Outcome
@@ -43,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make the run that the command line asks for.
 
     :param arguments: command line without the program's name; the process's own when absent
-    :returns: 0; 1 where an invariant was violated or the Airflow did not start; 2 where a service is missing;
-        128 plus the number of a signal
+    :returns: 0; 1 where an invariant was violated, the Airflow did not start, or a process is left; 2 where a
+        service is missing; 128 plus the number of a signal
     """
     options = _parse(arguments)
     if missing := what_is_missing():
@@ -62,8 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exc.exit_code
     for finding in outcome.verdict.findings():
         say(finding)
+    left = psutil.Process().children(recursive=True)
+    for process in left:
+        say(f"left behind: {process}")
     print(json.dumps(outcome.result), flush=True)
-    return VIOLATED if any(outcome.result[name] for name in VIOLATIONS) else 0
+    return VIOLATED if left or any(outcome.result[name] for name in VIOLATIONS) else 0
 
 
 def _run(options: argparse.Namespace, interrupts: Interrupts) -> Outcome:

@@ -85,7 +85,6 @@ class Campaign:
         :raises LocalModeError: the Airflow did not start, or crashes again and again
         """
         stack.callback(self.fleet.stop)
-        self._ground.broker.start()
         self.fleet.migrate()
         install_audit(self._ground.engine)
         self.fleet.start_all()

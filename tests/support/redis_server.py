@@ -57,7 +57,12 @@ class RedisServer:
         self.stop()
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start it and wait until it answers.
+
+        :raises RuntimeError: it runs already; a second one could not have its port, and the first would stay
+        """
+        if self._process is not None:
+            raise RuntimeError("this Redis runs already")
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self._port), "--save", ""]
         command += self._options
         self._process = processes.start(command, self._folder / "redis.log", os.environ, self._folder)
