@@ -71,6 +71,9 @@ class ForgottenCallbacks:
                     self._tell_pending(session)
         except DATABASE_ERRORS as exc:
             log.warning("No forgotten callbacks are looked for: the database failed (%s)", type(exc).__name__)
+        except Exception:
+            # Their data are anybody's: a row that cannot be read must not end the scheduler.
+            log.exception("Forgotten callbacks cannot be looked for")
 
     def _fail_unknown(self, session: Session) -> None:
         now = self.clock()

@@ -132,10 +132,14 @@ def _callback(row: Row[Any], run_ids: dict[int, str]) -> WaitingCallback:
         id=str(row.id),
         state=str(getattr(row.state, "value", row.state)).lower(),
         path=str(data.get("path")),
-        executor=data.get("executor"),
-        dag_id=data.get("dag_id"),
+        executor=_text(data.get("executor")),
+        dag_id=_text(data.get("dag_id")),
         run_id=None if number is None else run_ids.get(number),
     )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _run_number(row: Row[Any]) -> int | None:

@@ -152,6 +152,14 @@ def test_two_schedulers_send_one_token(harness, backend):
     assert first == again
 
 
+def test_what_was_just_sent_is_not_abandoned(backend):
+    submission = make_submission()
+    send(backend, submission)
+    for _ in range(3):
+        with within(1.0):
+            assert backend.abandoned({submission.token}) == {}
+
+
 def test_nothing_is_told_of_what_has_not_ended(backend):
     submission = make_submission()
     send(backend, submission)

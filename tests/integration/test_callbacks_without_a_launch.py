@@ -148,6 +148,17 @@ def test_a_pending_one_that_names_an_unknown_executor_is_told_where_people_look(
     assert row(callback_id) == ("pending", None)
 
 
+def test_data_that_nobody_expects_end_nothing(look):
+    odd = on.new_callback(state="queued")
+    with create_session(scoped=False) as session:
+        session.get(Callback, odd).data = {"executor": ["a", "list"], "dag_id": 7, "dag_run_id": "none"}
+    callback_id = on.new_callback(state="queued")
+    look.after()
+    look.after(PATIENCE)
+    assert row(callback_id)[0] == "failed"
+    assert row(odd)[0] == "queued", "it names another executor"
+
+
 def test_the_executor_looks_by_itself():
     executor = run.started_executor()
     pending_for_long(executor="GoneExecutor")
