@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BODY_SECONDS = 0.1
-"""How long the body of a task takes; that of a callback says so in its arguments, if it differs."""
+"""How long a body takes; that of a callback then waits for the file that its argument ``until`` names."""
 
 SERVER_VARIABLE = "PLAYER_SERVER"
 NOTES_VARIABLE = "PLAYER_NOTES"
@@ -79,7 +79,7 @@ class Player:
         if not _is_accepted(answer):
             return False
         subject = [ti["dag_id"], ti["run_id"], ti["task_id"], ti["map_index"] or -1, ti["try_number"]]
-        self._body("task", subject, token, place, BODY_SECONDS, is_killed)
+        self._body("task", subject, token, place, is_killed)
         worker = worker.but(jwt=answer.headers["Refreshed-API-Token"])
         _is_accepted(worker.report("success"))
         return True
@@ -95,8 +95,8 @@ class Player:
         if not _is_accepted(worker.run(hostname=place)):
             return False
         arguments = callback["data"].get("kwargs") or {}
-        seconds = float(arguments.get("seconds", BODY_SECONDS))
-        self._body("callback", [], token, place, seconds, is_killed)
+        until = arguments.get("until")
+        self._body("callback", [], token, place, is_killed, until and Path(until))
         if error := arguments.get("error"):
             _is_accepted(worker.report("failed", error))
         else:
@@ -109,13 +109,15 @@ class Player:
         subject: list[Any],
         token: str,
         place: str,
-        seconds: float,
         is_killed: Callable[[], bool],
+        until: Path | None = None,
     ) -> None:
         body = str(uuid.uuid4())
         identity = {"kind": kind, "subject": subject, "token": token, "place": place}
         self._note({"body": body, "event": "began", **identity})
-        time.sleep(seconds)
+        time.sleep(BODY_SECONDS)
+        while until is not None and not until.exists():
+            time.sleep(BODY_SECONDS)
         if is_killed():
             raise KilledError
         self._note({"body": body, "event": "ended"})

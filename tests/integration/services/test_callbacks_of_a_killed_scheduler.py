@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import random
+import threading
 import time
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 from airflow.models.callback import Callback
@@ -35,11 +37,11 @@ log = logging.getLogger(__name__)
 EACH = 100
 """Callbacks on each backend."""
 
-SLOTS = 150
-"""Of the scheduler: the rest is still pending when it dies."""
+SLOTS, PODS_BEFORE = 60, 25
+"""Slots of the schedulers, and pods that start before the first one dies: some callbacks are pending then."""
 
-LONG, LONG_SECONDS = 3, 8.0
-"""How many of each backend run on while the scheduler dies, and how long."""
+LONG = 3
+"""How many on each backend run through the death of their scheduler."""
 
 FAIL_EVERY = 7
 WAIT_SECONDS = 180
@@ -48,12 +50,15 @@ PATHS = {"celery": "tests.support.callbacks.note", "kubernetes": "tests.support.
 ROUTES = [{"match": {"callback": "*.in_a_pod"}, "backend": "kubernetes"}]
 
 
-def add_callbacks() -> dict[str, dict]:
-    """Add the callbacks, the long ones first in line; return their arguments, by UUID."""
+def add_callbacks(go_on: Path) -> dict[str, dict]:
+    """Add the callbacks, the long ones first in line; return their arguments, by UUID.
+
+    :param go_on: the long ones wait until it is there
+    """
     arguments = {}
     with create_session(scoped=False) as session:
         for number in range(EACH):
-            kwargs: dict = {"seconds": LONG_SECONDS} if number < LONG else {}
+            kwargs: dict = {"until": str(go_on)} if number < LONG else {}
             if number % FAIL_EVERY == FAIL_EVERY - 1:
                 kwargs["error"] = f"ValueError: number {number}"
             for path in PATHS.values():
@@ -101,12 +106,14 @@ def wait_until(ready, what: str, *processes) -> float:
 
 
 def test_two_hundred_callbacks_survive_their_scheduler(airflow_db, api_server, tmp_path):
-    arguments = add_callbacks()
+    go_on = tmp_path / "go-on"
+    arguments = add_callbacks(go_on)
     server = api_server(with_plugin=True)
     env = {"AIRFLOW__CORE__PARALLELISM": str(SLOTS), "AIRFLOW__DISPATCHER__ROUTES": json.dumps(ROUTES)}
     with PlayedGround(server, tmp_path, env) as ground:
-        gate = {"open": True}
-        pods = ground.start_pods(may_start=lambda: gate["open"])
+        starts = iter(range(PODS_BEFORE))
+        others_go_on = threading.Event()
+        pods = ground.start_pods(may_start=lambda: others_go_on.is_set() or next(starts, None) is not None)
         worker = ground.nursery.worker("callbacks")
         first = ground.nursery.scheduler()
 
@@ -115,7 +122,6 @@ def test_two_hundred_callbacks_survive_their_scheduler(airflow_db, api_server, t
             return Counter("kubernetes" if one.place.startswith("pod ") else "celery" for one in done)
 
         wait_until(lambda: min(ended()["celery"], ended()["kubernetes"]) >= 15, "some have ended", first)
-        gate["open"] = False
         worker.stall()
         first.kill()
         dead = owner()
@@ -127,7 +133,7 @@ def test_two_hundred_callbacks_survive_their_scheduler(airflow_db, api_server, t
             ground.kubelet.delete(name)
         killed = pods.kill_one(random.Random(0))
         # Others go on while no scheduler runs.
-        gate["open"] = True
+        others_go_on.set()
         worker.go_on()
         so_far = ended().total()
         wait_until(lambda: ended().total() >= so_far + 20, "more have ended")
@@ -138,6 +144,7 @@ def test_two_hundred_callbacks_survive_their_scheduler(airflow_db, api_server, t
             lambda: not unsettled(LaunchRow.scheduler_job_id == dead), "none is the dead one's", second
         )
         adopted = time.monotonic() - began
+        go_on.touch()
         wait_until(
             lambda: not any(one.state in OPEN_STATES for one in callbacks().values()), "all ended", second
         )
