@@ -78,7 +78,7 @@ class Player:
         answer = worker.run()
         if not _is_accepted(answer):
             return False
-        subject = [ti["dag_id"], ti["run_id"], ti["task_id"], ti["map_index"] or -1, ti["try_number"]]
+        subject = [ti[key] for key in ("dag_id", "run_id", "task_id", "map_index", "try_number")]
         self._body("task", subject, token, place, is_killed)
         worker = worker.but(jwt=answer.headers["Refreshed-API-Token"])
         _is_accepted(worker.report("success"))
