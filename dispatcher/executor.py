@@ -56,6 +56,8 @@ class HybridExecutor(VersionedExecutor):
         self._probe: startup.FenceProbe | None = None
         self._log_backends: dict[str | None, KubernetesBackend] = {}
         self._unsaved_records: tuple[Any, ...] = ()
+        self._reported: dict[Any, Any] = {}
+        self._adopted: set[Any] = set()
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -182,6 +184,9 @@ class HybridExecutor(VersionedExecutor):
         if self._probe is not None:
             self._probe.check_now_and_then()
         self._apply(self.dispatcher.sync())
+        # Airflow 3.4 gives every task that was not handed back a slot, which one without a launch would keep.
+        self.running -= {key for key in self._adopted if not self.dispatcher.knows(key)}
+        self._adopted.clear()
 
     def _apply(self, step: Heartbeat) -> None:
         for key in step.freed:
@@ -221,12 +226,11 @@ class HybridExecutor(VersionedExecutor):
         events = super().get_event_buffer(dag_ids)
         if self._dispatcher is None:
             return events
-        due = self._dispatcher.events()
-        if dag_ids is not None:
-            due = {
-                key: event for key, event in due.items() if getattr(key, "dag_id", None) in {*dag_ids, None}
-            }
-        return {**events, **due}
+        # Airflow 3.4 puts back what it could not take in, such as events of rows that somebody has locked.
+        # Those of ours are decided anew: the task may be another launch's by now.
+        others = {key: event for key, event in events.items() if self._reported.get(key) != event}
+        self._reported = self._dispatcher.events(dag_ids)
+        return {**others, **self._reported}
 
     def change_state(self, key: Any, state: Any, info: Any = None, remove_running: bool = True) -> None:
         """Take up what the scheduler says of a workload; the slot is free at once (rule 15).
@@ -266,6 +270,7 @@ class HybridExecutor(VersionedExecutor):
         :returns: those that the scheduler must reset
         """
         hand_back = adopt(tis, str(self.job_id))
+        self._adopted.update(task_instance_key(ti) for ti in tis)
         self.dispatcher.adopt_soon()
         return hand_back
 

@@ -161,6 +161,10 @@ class Dispatcher:
 
     # Submitting
 
+    def knows(self, key: Any) -> bool:
+        """Whether a launch is in memory for one of Airflow's keys."""
+        return self._table.current(key) is not None
+
     def is_due(self, key: Any) -> bool:
         """Whether a queued workload may be sent now; one whose last send did not succeed waits for a while.
 
@@ -331,13 +335,16 @@ class Dispatcher:
 
     # Reporting
 
-    def events(self) -> dict[Any, Event]:
-        """Return the events that Airflow has to hear now; called when it drains the event buffer."""
+    def events(self, dag_ids: Collection[str] | None = None) -> dict[Any, Event]:
+        """Return the events that Airflow has to hear now; called when it drains the event buffer.
+
+        :param dag_ids: the DAGs whose tasks to tell of, callbacks aside; None for all
+        """
         if not self._reports.pending:
             return {}
         try:
             with self._session() as session:
-                return self._reports.due(session.connection(), self._utcnow())
+                return self._reports.due(session.connection(), self._utcnow(), dag_ids)
         except DATABASE_ERRORS as exc:
             log.warning("No event is reported in this loop: the database failed (%s)", type(exc).__name__)
             return {}

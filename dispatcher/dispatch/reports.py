@@ -80,16 +80,19 @@ class ReportTable:
         """
         return judge_report(launch, subject, ending, now, self._heartbeat_timeout)
 
-    def due(self, connection: Connection, now: datetime) -> dict[Any, Event]:
+    def due(
+        self, connection: Connection, now: datetime, dag_ids: Collection[str] | None = None
+    ) -> dict[Any, Event]:
         """Return the events that Airflow has to hear now.
 
         What Airflow has heard, or must never hear, becomes settleable.
 
         :param connection: a transaction for the batched reads
         :param now: the present
+        :param dag_ids: the DAGs whose tasks to tell of, callbacks aside; None for all
         """
         self._read_again(connection)
-        reports = list(self._open.values())
+        reports = [report for report in self._open.values() if _is_asked_for(report.launch, dag_ids)]
         found = subjects.subjects_of(connection, [report.launch for report in reports], self._own)
         siblings = _siblings(connection, reports)
         events: dict[Any, Event] = {}
@@ -137,6 +140,10 @@ class ReportTable:
         self._settleable.pop(token, None)
         self._open.pop(token, None)
         self._named.discard(token)
+
+
+def _is_asked_for(launch: Launch, dag_ids: Collection[str] | None) -> bool:
+    return dag_ids is None or launch.kind is LaunchKind.CALLBACK or launch.dag_id in dag_ids
 
 
 def _siblings(connection: Connection, reports: Collection[Report]) -> dict[str, list[Launch]]:
