@@ -6,7 +6,8 @@
 
 AIRFLOW ?= 3.3
 LOCK := requirements-$(AIRFLOW).txt
-VENV := .venv
+# Each version has an environment of its own, so that both live side by side.
+VENV := .venv$(if $(filter-out 3.3,$(AIRFLOW)),-$(AIRFLOW))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed-$(AIRFLOW)
 
@@ -27,6 +28,20 @@ help: ## List the targets
 .PHONY: test
 test: $(STAMP) ## Run unit, contract and integration tests; those marked slow, or without their service, are left out
 	$(PYTEST) -m 'not slow' $(SUITES)
+
+.PHONY: test-34
+test-34: ## Run the same on the pre-release of Airflow 3.4, in an environment of its own
+	$(MAKE) --no-print-directory AIRFLOW=3.4 test
+
+# Unit tests of what knows versions, and of the fence and the guard; claims, starts and the loop by Airflow's own code.
+DIFFERENCES := tests/unit/test_compat.py tests/unit/fence tests/unit/workers \
+    $(addprefix tests/integration/test_,airflow_3_4.py dispatch_of_tasks.py adoption_of_tasks.py executor_starts.py \
+    rule_10_every_call_is_judged.py scheduler_speaks.py b2_cleared_while_running.py)
+
+.PHONY: test-34-differences
+test-34-differences: ## Run on Airflow 3.4 only the tests of what differs most
+	$(MAKE) --no-print-directory AIRFLOW=3.4 venv
+	.venv-3.4/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' $(DIFFERENCES)
 
 .PHONY: integration
 integration: $(STAMP) ## Run the integration tests alone
@@ -103,8 +118,8 @@ requirements-%.txt.lock:
 	    --all-extras -o requirements-$*.txt pyproject.toml -
 
 .PHONY: clean
-clean: ## Remove the environment, caches and build results
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean: ## Remove the environments, caches and build results
+	rm -rf .venv .venv-3.4 build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find dispatcher workers tests -name __pycache__ -prune -exec rm -rf {} +
 
 .PHONY: venv

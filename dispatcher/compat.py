@@ -148,9 +148,12 @@ def place_of_row(row: Row[Any]) -> Place:
     return Place(row.dag_id, row.run_id, row.task_id, row.map_index, _named_region(region))
 
 
-def region_of(workload: ExecuteTask) -> str | None:
-    """Return the dynamic region of a task that is to run, if it is in one."""
-    return _named_region(getattr(workload.ti, "region_id", None))
+def region_of(ti: Any) -> str | None:
+    """Return the dynamic region of a task instance, if it is in one.
+
+    :param ti: Airflow's row, or what a workload tells of it
+    """
+    return _named_region(getattr(ti, "region_id", None))
 
 
 def _named_region(region_id: UUID | None) -> str | None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from workers.api import open_client
 from workers.callback_api import CallbackApi, CallbackRefusedError, NoCallbackEndpointError
 from workers.callback_log import CallbackLog
-from workers.compat import callback_options, supervisor_token
-from workers.outcomes import Completed, FenceMissingError, Outcome, refused, stopped
+from workers.compat import callback_options, is_outdated, supervisor_token
+from workers.outcomes import Completed, ExpiredWorkloadError, FenceMissingError, Outcome, refused, stopped
 from workers.stock import run_as_stock
 
 if TYPE_CHECKING:
@@ -36,11 +36,13 @@ def run_callback(
     :param execution: this execution of its launch
     :param server: URL of the execution API
     :param retries: how claim and report are repeated; None means the defaults of ``ReportRetries``
-    :raises ExpiredWorkloadError: the callback waited for too long; nothing was run
+    :raises ExpiredWorkloadError: the callback waited for too long, or during an upgrade; nothing was run
     :raises FenceMissingError: the API server has no endpoint to claim at, and the fence is required
     :raises ReportNotDeliveredError: the callback ran, but its result could not be delivered
     :raises Exception: what stopped the callback from being run; it is reported as the callback's failure too
     """
+    if is_outdated(workload.token):
+        raise ExpiredWorkloadError(f"{execution} was sent by an older version of Airflow; nothing was run")
     api = CallbackApi(server, workload.token, execution, retries)
     try:
         execution_token = api.claim()

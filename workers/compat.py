@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.api.client import Client
 
+from workers.execution import claims_of
+
 if TYPE_CHECKING:
     from airflow.executors.workloads import ExecuteCallback
 
@@ -27,6 +29,14 @@ def supervisor_token(workload_jwt: str, execution_token: str) -> str:
     :param execution_token: what the claim was answered with
     """
     return workload_jwt if SUPERVISOR_STARTS_CALLBACKS else execution_token
+
+
+def is_outdated(workload_jwt: str) -> bool:
+    """Whether a callback was signed by an Airflow before 3.4, so that 3.4's supervisor cannot start it.
+
+    :param workload_jwt: what the callback was sent with
+    """
+    return SUPERVISOR_STARTS_CALLBACKS and claims_of(workload_jwt).get("scope") == "workload"
 
 
 def callback_options(workload: ExecuteCallback) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def read_launch_token(workload_jwt: str) -> str | None:
 
     :param workload_jwt: the JWT of the workload, possibly empty
     """
-    token = _claims_of(workload_jwt).get(LAUNCH_TOKEN_CLAIM)
+    token = claims_of(workload_jwt).get(LAUNCH_TOKEN_CLAIM)
     return token if isinstance(token, str) else None
 
 
@@ -61,11 +61,15 @@ def is_expired(workload_jwt: str) -> bool:
 
     :param workload_jwt: the JWT of the workload, possibly empty
     """
-    expiry = _claims_of(workload_jwt).get("exp")
+    expiry = claims_of(workload_jwt).get("exp")
     return isinstance(expiry, (int, float)) and expiry <= time.time()
 
 
-def _claims_of(workload_jwt: str) -> dict[str, Any]:
+def claims_of(workload_jwt: str) -> dict[str, Any]:
+    """Return the claims of a workload JWT, not verified; none if it is no JWT.
+
+    :param workload_jwt: the JWT of the workload, possibly empty
+    """
     # Decoded by hand: a JWT library imports all of cryptography, a tenth of a second in every pod.
     _, _, signed = workload_jwt.partition(".")
     encoded, _, _ = signed.partition(".")

@@ -87,7 +87,7 @@ class Issuer:
             run_id=ti.run_id,
             task_id=ti.task_id,
             map_index=ti.key.map_index,
-            region_id=region_of(workload),
+            region_id=region_of(ti),
             try_number=ti.try_number,
             scheduler_job_id=self.owner,
             issued_at=now,

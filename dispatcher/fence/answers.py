@@ -9,7 +9,6 @@ from fastapi import HTTPException
 
 from dispatcher.domain.protocol import Refusal
 from dispatcher.domain.wire import RefusalReason
-from dispatcher.fence.request import REFRESHED_TOKEN_HEADER
 
 BUSY = "launch_busy"
 """Reason of a 503: the rows kept changing under the claim, so it is to be tried again."""
@@ -26,16 +25,6 @@ def refuse(refusal: Refusal) -> HTTPException:
     Airflow's routes let HTTP exceptions through, and clients do not repeat a 409.
     """
     return HTTPException(HTTPStatus.CONFLICT, detail(refusal.reason.value, refusal.message))
-
-
-def started_before(execution_token: str) -> HTTPException:
-    """Return the exception that answers the repeated start of a callback: 204, with a fresh token (rule 19).
-
-    Nothing of the route's transaction is kept, and nothing was written.
-
-    :param execution_token: the token that the callback runs with
-    """
-    return HTTPException(HTTPStatus.NO_CONTENT, headers={REFRESHED_TOKEN_HEADER: execution_token})
 
 
 def invalid(message: str) -> HTTPException:

@@ -11,17 +11,25 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
 from sqlalchemy import exists, or_
 
 from dispatcher.domain.launch import NONCE_PREFIX, claimant_from_nonce
 from dispatcher.domain.lifecycle import LaunchState
-from dispatcher.domain.protocol import Permit, Refusal, judge_call, judge_claim, judge_untokened
+from dispatcher.domain.protocol import (
+    Permit,
+    Refusal,
+    judge_call,
+    judge_claim,
+    judge_untokened,
+    why_not_current,
+)
 from dispatcher.fence import callback_claims
 from dispatcher.fence.answers import busy, invalid
-from dispatcher.fence.request import Call, FencedRequest, PresentationError
+from dispatcher.fence.request import Call, FencedRequest, PresentationError, current_request
 from dispatcher.ledger import claims, store
 from dispatcher.ledger.models import LaunchRow
-from dispatcher.ledger.subjects import lock_callback, lock_task_instance
+from dispatcher.ledger.subjects import is_there, lock_callback, lock_task_instance
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -90,6 +98,27 @@ def _judge_callback(connection: Connection, request: FencedRequest, token: str |
     if token is None:
         return callback_claims.judge_without_token(connection, subject, required=request.required)
     return callback_claims.claim(connection, subject, token, request.claimant(), hostname=None)
+
+
+def why_gone(request: FencedRequest) -> Refusal | None:
+    """Say why a call about a task instance that is gone is refused; None if Airflow's answer is to stand.
+
+    In a transaction of its own: what is gone does not come back. Airflow's supervisor tolerates a late RTIF
+    report only by the 410 that Airflow itself answers with.
+
+    :param request: a call that never came to its route; called in a thread with a context of its own
+    """
+    token = request.presented.token
+    if token is None or request.call in (Call.RTIF, Call.RUN_CALLBACK):
+        return None
+    # In this thread the request is over: the hooks must not take the session for one of the route's.
+    current_request.set(None)
+    with create_session(scoped=False) as session:
+        connection = session.connection()
+        launch = store.by_token(connection, token)
+        if launch is None or is_there(connection, request.subject_id):
+            return None
+    return why_not_current(launch)
 
 
 def _judge_untokened(connection: Connection, request: FencedRequest) -> Permit | Refusal:

@@ -24,6 +24,7 @@ from dispatcher.fence.request import (
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
@@ -89,8 +90,9 @@ class FenceMiddleware:
         async def answer(message: Message) -> None:
             nonlocal replaced
             if message["type"] == "http.response.start":
-                if replaced := _was_bypassed(request, message):
-                    await _answer_bypassed(request, scope, receive, send)
+                if instead := await _answer_instead(request, message):
+                    replaced = True
+                    await instead(scope, receive, send)
                 elif _is_claim(request, message):
                     _add_launch_token(request, message)
             if not replaced:
@@ -103,9 +105,44 @@ class FenceMiddleware:
             current_request.reset(context)
 
 
+async def _answer_instead(request: FencedRequest, start: Message) -> Response | None:
+    """Return what is answered in place of Airflow's own answer, if anything is."""
+    if request.granted is not None:
+        return _grant(request.granted)
+    if _was_bypassed(request, start):
+        return _bypassed(request)
+    if start["status"] in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE) and not request.fired:
+        return await _known_as_old(request)
+    return None
+
+
 def _was_bypassed(request: FencedRequest, start: Message) -> bool:
     accepted = HTTPStatus.OK <= start["status"] < HTTPStatus.MULTIPLE_CHOICES
     return accepted and request.call.must_fire and not request.fired
+
+
+def _grant(execution_token: str) -> Response:
+    from starlette.responses import Response
+
+    return Response(status_code=HTTPStatus.NO_CONTENT, headers={REFRESHED_TOKEN_HEADER: execution_token})
+
+
+async def _known_as_old(request: FencedRequest) -> Response | None:
+    """Return the refusal of a call that Airflow turned away before its route began (rule 10).
+
+    Airflow 3.4 does so with calls about a try that is archived.
+    """
+    from starlette.concurrency import run_in_threadpool
+    from starlette.responses import JSONResponse
+
+    from dispatcher.fence.answers import refuse
+    from dispatcher.fence.judgement import why_gone
+
+    refusal = await run_in_threadpool(why_gone, request)
+    if refusal is None:
+        return None
+    error = refuse(refusal)
+    return JSONResponse({"detail": error.detail}, status_code=error.status_code)
 
 
 def _is_claim(request: FencedRequest, start: Message) -> bool:
@@ -124,7 +161,7 @@ def _add_launch_token(request: FencedRequest, start: Message) -> None:
         headers[REFRESHED_TOKEN_HEADER] = with_launch_token(refreshed, request.presented.token)
 
 
-async def _answer_bypassed(request: FencedRequest, scope: Scope, receive: Receive, send: Send) -> None:
+def _bypassed(request: FencedRequest) -> Response:
     from starlette.responses import JSONResponse
 
     log.error(
@@ -132,8 +169,7 @@ async def _answer_bypassed(request: FencedRequest, scope: Scope, receive: Receiv
         "does not know. It is answered with 500.",
         request.call.value,
     )
-    response = JSONResponse({"detail": "Internal Server Error"}, HTTPStatus.INTERNAL_SERVER_ERROR)
-    await response(scope, receive, send)
+    return JSONResponse({"detail": "Internal Server Error"}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 async def _answer_invalid(message: str, scope: Scope, receive: Receive, send: Send) -> None:

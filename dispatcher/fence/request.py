@@ -110,6 +110,7 @@ class FencedRequest:
     :param body: the beginning of its body, for a claim
     :param fired: whether the session hook saw the route touch the row of its path
     :param judged_in: the transaction in which the path's row was locked and judged
+    :param granted: the execution token with which the fence itself answers a repeated start of a callback
     :param begun: the sessions that talked to the database during the request
     """
 
@@ -120,6 +121,7 @@ class FencedRequest:
     body: bytearray = field(default_factory=bytearray)
     fired: bool = False
     judged_in: SessionTransaction | None = None
+    granted: str | None = None
     begun: WeakSet[Session] = field(default_factory=WeakSet)
 
     @property

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from dispatcher.domain.errors import DispatcherError
 from dispatcher.domain.protocol import Permit, Refusal
-from dispatcher.fence.answers import refuse, started_before
+from dispatcher.fence.answers import busy, refuse
 from dispatcher.fence.judgement import heartbeat_criterion, judge
 from dispatcher.fence.request import Call, FencedRequest, current_request
 from dispatcher.fence.tokens import execution_token
@@ -58,7 +58,9 @@ def _before_statement(state: ORMExecuteState) -> None:
         raise refuse(verdict)
     if verdict is Permit.REPEAT and request.call is Call.RUN_CALLBACK and request.presented.token:
         # Airflow lets a callback start once, so that a claimant whose first answer was lost could not go on.
-        raise started_before(execution_token(str(request.subject_id), request.presented.token))
+        # The middleware answers in its place; nothing was written.
+        request.granted = execution_token(str(request.subject_id), request.presented.token)
+        raise busy()
     # Until this transaction ends the row is locked and judged, also for other sessions of the request: they
     # must not wait for the lock.
     request.judged_in = session.get_transaction()

@@ -57,6 +57,16 @@ def lock_task_instance(connection: Connection, task_instance_id: UUID) -> Subjec
     return None if row is None else _task(row, None)
 
 
+def is_there(connection: Connection, task_instance_id: UUID) -> bool:
+    """Whether a task instance is there, and not archived.
+
+    :param connection: the caller's transaction
+    :param task_instance_id: its UUID
+    """
+    statement = select(TaskInstance.id).where(TaskInstance.id == task_instance_id, of_the_present())
+    return connection.execute(statement).one_or_none() is not None
+
+
 def task_instances_at(
     connection: Connection, launches: Iterable[Launch], own: OwnExecutors | None = None
 ) -> dict[Place, Subject]:

@@ -11,6 +11,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select, update
 
 from dispatcher.backends.base import Observation
+from dispatcher.compat import task_key
 from dispatcher.domain.lifecycle import LaunchState
 from tests.support import dispatching as run
 
@@ -180,7 +181,7 @@ def test_k8_a_deposed_scheduler_launches_and_reports_nothing():
     stalled, live = run.started_executor(), run.started_executor()
     waiting = run.queue_task(stalled, task_id="waiting")
     sent = run.queue_task(stalled, task_id="sent")
-    stalled.dispatcher.submit([key for key in stalled.queued_tasks if key.task_id == "sent"])
+    stalled.dispatcher.submit([key for key in stalled.task_queue if key == task_key(run.launch_of(sent))])
     die(stalled)
     orphan_check(live)
     run.loop(live)

@@ -7,6 +7,7 @@ import jwt
 import pytest
 
 from dispatcher.backends.base import Observation, Postponed, Rejected
+from dispatcher.compat import task_key
 from dispatcher.domain.lifecycle import BackendName, LaunchState
 from tests.support import dispatching as run
 
@@ -25,7 +26,7 @@ def test_a_task_is_issued_submitted_and_settled():
     assert run.loop(executor) == {}
     assert run.launch_of(token).state is LaunchState.SUBMITTED
     assert executor.celery.sends == [token]
-    assert (len(executor.queued_tasks), len(executor.running)) == (0, 1)
+    assert (len(executor.task_queue), len(executor.running)) == (0, 1)
 
     assert run.claim(token)
     run.set_task(token, state="success")
@@ -72,12 +73,12 @@ def test_a_send_that_may_have_arrived_is_repeated_with_the_same_token():
     token = run.queue_task(executor)
     executor.celery.answers[token] = Postponed("no answer", retry_after=0.0, ambiguous=True)
     run.loop(executor)
-    assert (len(executor.queued_tasks), len(executor.running)) == (1, 0)
+    assert (len(executor.task_queue), len(executor.running)) == (1, 0)
 
     del executor.celery.answers[token]
     run.loop(executor)
     assert executor.celery.sends == [token, token]
-    assert (len(executor.queued_tasks), len(executor.running)) == (0, 1)
+    assert (len(executor.task_queue), len(executor.running)) == (0, 1)
 
 
 def test_what_a_backend_rejects_fails_that_task_alone_with_the_reason():
@@ -88,9 +89,7 @@ def test_what_a_backend_rejects_fails_that_task_alone_with_the_reason():
 
     events = run.loop(executor)
 
-    assert [(key.task_id, state, info) for key, (state, info) in events.items()] == [
-        ("bad", "failed", "pod_override is not a pod")
-    ]
+    assert events == {task_key(run.launch_of(bad)): ("failed", "pod_override is not a pod")}
     assert [(one.task_id, one.event, one.extra) for one in executor._task_event_logs] == [
         ("bad", "launch rejected", "pod_override is not a pod")
     ]

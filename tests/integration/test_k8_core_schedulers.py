@@ -206,7 +206,7 @@ def backend_of(executor, token: str):
 def hold(executor, token: str):
     """Take one workload out of the queue of those to be sent."""
     (flight,) = [one for one in executor.dispatcher.in_flight() if one.token == token]
-    for queue in (executor.queued_tasks, executor.queued_callbacks):
+    for queue in (executor.task_queue, executor.callback_queue):
         if flight.key in queue:
             return queue, flight.key, queue.pop(flight.key)
     raise AssertionError(f"{flight.key} is not queued")

@@ -65,7 +65,7 @@ def test_a_callback_that_cannot_be_written_as_json_fails_alone():
         callback_id = rows.make_callback(session).id
     run.queue_callback(executor, callback_id)
     # PostgreSQL refuses to store such text, SQLite does not.
-    (workload,) = executor.queued_callbacks.values()
+    (workload,) = executor.callback_queue.values()
     workload.callback.data["kwargs"] = {"text": "\ud800"}
 
     events = run.loop(executor)
@@ -98,7 +98,7 @@ def test_a_key_that_cannot_be_used_postpones_the_send(caplog):
 def test_what_is_prepared_shows_no_secret():
     executor = run.started_executor()
     run.queue_task(executor)
-    (workload,) = executor.queued_tasks.values()
+    (workload,) = executor.task_queue.values()
 
     prepared = prepare(Signer(lambda: executor.jwt_generator, 60.0), workload, None)
 

@@ -29,7 +29,7 @@ def token(executor):
 
 
 def slots(executor):
-    return len(executor.queued_tasks), len(executor.running)
+    return len(executor.task_queue), len(executor.running)
 
 
 def test_it_keeps_its_slot_and_is_not_sent_again(executor, token):

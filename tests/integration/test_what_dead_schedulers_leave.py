@@ -135,5 +135,5 @@ def test_a_task_that_runs_without_a_claim_is_watched_and_not_queued_again():
         run.loop(live)
 
         assert token in live.celery.watched
-        assert (len(live.running), len(live.queued_tasks)) == (1, 0)
+        assert (len(live.running), len(live.task_queue)) == (1, 0)
     assert live.celery.sends == []

@@ -56,6 +56,8 @@ def add_launch(session: Session, **columns: Any) -> Launch:
 
 def add_launch_of(session: Session, instance: TaskInstance, **columns: Any) -> Launch:
     """Add the launch whose token ``instance`` carries."""
+    from dispatcher.compat import region_of
+
     values = {
         "token": instance.external_executor_id,
         "subject_id": str(instance.id),
@@ -63,6 +65,7 @@ def add_launch_of(session: Session, instance: TaskInstance, **columns: Any) -> L
         "run_id": instance.run_id,
         "task_id": instance.task_id,
         "map_index": instance.map_index,
+        "region_id": region_of(instance),
         "try_number": instance.try_number,
     }
     return add_launch(session, **values | columns)

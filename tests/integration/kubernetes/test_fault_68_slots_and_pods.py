@@ -72,7 +72,7 @@ def _slots(executor: on.FieldExecutor) -> tuple[set[str], int]:
 
     One that was taken over beyond the limit waits for a slot, although its pod is there already.
     """
-    mine = executor.running | executor.queued_tasks.keys()
+    mine = executor.running | executor.task_queue.keys()
     assert executor.slots_occupied == len(mine)
     return {key.task_id for key in mine}, executor.slots_available
 

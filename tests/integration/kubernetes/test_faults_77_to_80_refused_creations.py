@@ -33,7 +33,7 @@ def failure_of(executor, token):
     assert state == "failed"
     run.set_task(token, state="failed")
     executor.drive(lambda: on.settled(token), "it is settled")
-    assert (len(executor.queued_tasks), len(executor.running)) == (0, 0)
+    assert (len(executor.task_queue), len(executor.running)) == (0, 0)
     return reason
 
 
@@ -83,7 +83,7 @@ def test_fault_79_a_pause_that_the_server_asks_for_holds_up_nothing_else(field, 
     proxy.on("POST", "/pods", fault_proxy.answer(status, **{"Retry-After": "2"}))
     executor = on.started_executor(field, through=proxy, settings={"pod_creation_concurrency": 1})
     first = queue(executor, "first")
-    executor.drive(lambda: executor.queued_tasks, "it was refused")
+    executor.drive(lambda: executor.task_queue, "it was refused")
     refused = time.monotonic()
 
     # Others wait too, although nobody has refused them.

@@ -35,7 +35,7 @@ def test_fault_67_it_is_dropped_before_it_is_created(field, case):
     proxy.on("POST", "/pods", refusal)
     executor = on.started_executor(field, through=proxy)
     token = run.queue_task(executor, queue=on.KUBERNETES_QUEUE)
-    executor.drive(lambda: proxy.count("POST", "/pods") and executor.queued_tasks, "it was refused and waits")
+    executor.drive(lambda: proxy.count("POST", "/pods") and executor.task_queue, "it was refused and waits")
     requeueing.reset_elsewhere(token, **step)
 
     executor.drive(lambda: on.settled(token), "it is dropped")
@@ -44,7 +44,7 @@ def test_fault_67_it_is_dropped_before_it_is_created(field, case):
     assert proxy.count("POST", "/pods") == 1
     assert field.kubelet.pods() == []
     assert executor.told == []
-    assert (len(executor.queued_tasks), len(executor.running)) == (0, 0)
+    assert (len(executor.task_queue), len(executor.running)) == (0, 0)
     assert executor.dispatcher.in_flight() == []
 
 

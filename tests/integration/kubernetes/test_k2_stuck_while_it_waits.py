@@ -41,7 +41,7 @@ def test_it_waits_for_the_api_server(field):
     proxy.on("POST", "/pods", fault_proxy.answer(429, **{"Retry-After": "1"}))
     executor = on.started_executor(field, through=proxy)
     old = run.queue_task(executor, queue=on.KUBERNETES_QUEUE)
-    executor.drive(lambda: proxy.count("POST", "/pods") and executor.queued_tasks, "it was refused and waits")
+    executor.drive(lambda: proxy.count("POST", "/pods") and executor.task_queue, "it was refused and waits")
     new = revoke_and_queue_again(executor, old)
     assert_one_pod_of(field, executor, old, new)
     assert proxy.count("POST", "/pods") == 2

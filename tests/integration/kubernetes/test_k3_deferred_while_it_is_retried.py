@@ -22,7 +22,7 @@ def test_the_old_copy_is_dropped(field):
     proxy.on("POST", "/pods", fault_proxy.swallow)
     executor = on.started_executor(field, through=proxy)
     first = run.queue_task(executor, queue=on.KUBERNETES_QUEUE)
-    executor.drive(lambda: field.kubelet.pods(first) and executor.queued_tasks, "it is to be tried again")
+    executor.drive(lambda: field.kubelet.pods(first) and executor.task_queue, "it is to be tried again")
     assert run.launch_of(first).external_id is None
 
     # Meanwhile its pod runs, and the task defers and resumes.

@@ -86,5 +86,5 @@ def _lose(field, executor, token: str) -> str:
 
 
 def _assert_one_slot(executor) -> None:
-    assert len(executor.running | executor.queued_tasks.keys()) == 1
+    assert len(executor.running | executor.task_queue.keys()) == 1
     assert executor.slots_occupied == 1
