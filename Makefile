@@ -33,15 +33,14 @@ test: $(STAMP) ## Run unit, contract and integration tests; those marked slow, o
 test-34: ## Run the same on the pre-release of Airflow 3.4, in an environment of its own
 	$(MAKE) --no-print-directory AIRFLOW=3.4 test
 
-# Unit tests of what knows versions, and of the fence and the guard; claims, starts and the loop by Airflow's own code.
-DIFFERENCES := tests/unit/test_compat.py tests/unit/fence tests/unit/workers \
-    $(addprefix tests/integration/test_,airflow_3_4.py dispatch_of_tasks.py adoption_of_tasks.py executor_starts.py \
-    rule_10_every_call_is_judged.py scheduler_speaks.py b2_cleared_while_running.py)
+# What knows versions, the guard, claims, fenced calls, the start of the executor, and Airflow's own scheduler.
+DIFFERENCES := tests/unit/test_compat.py tests/unit/workers $(addprefix tests/integration/test_, \
+    airflow_3_4.py executor_starts.py rule_10_every_call_is_judged.py scheduler_speaks.py)
 
 .PHONY: test-34-differences
 test-34-differences: ## Run on Airflow 3.4 only the tests of what differs most
 	$(MAKE) --no-print-directory AIRFLOW=3.4 venv
-	.venv-3.4/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' $(DIFFERENCES)
+	.venv-3.4/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' $(DIFFERENCES)
 
 .PHONY: integration
 integration: $(STAMP) ## Run the integration tests alone

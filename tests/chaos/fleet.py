@@ -40,7 +40,7 @@ POLL_SECONDS = 0.25
 SCHEDULERS = ("scheduler 1", "scheduler 2")
 WORKERS = ("celery worker 1", "celery worker 2")
 
-_HELD = re.compile(r"executor\.(?:queued_tasks|queued_callbacks|running) \((\d+)\)")
+_HELD = re.compile(r"executor\.(queued_tasks|queued_callbacks|queued\[[^\]]*\]|running) \((\d+)\)")
 _DUMP = "received, printing debug"
 
 
@@ -245,4 +245,6 @@ def slots_in_dump(output: str) -> int | None:
     """Return what the last complete dump of an executor says that it holds."""
     _, found, dump = output.rpartition(_DUMP)
     counts = _HELD.findall(dump)
-    return sum(map(int, counts)) if found and len(counts) == 3 else None
+    # The last that it names, whatever the version of Airflow.
+    complete = found and counts and counts[-1][0] == "running"
+    return sum(int(count) for _, count in counts) if complete else None

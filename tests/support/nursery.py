@@ -40,10 +40,8 @@ PRELOADED = (
 )
 """What takes seconds to import."""
 
-COUNTED = ("queued_tasks", "queued_callbacks", "running")
-"""What takes slots in an executor, as its dump names it."""
-
-HELD = re.compile(rf"executor\.({'|'.join(COUNTED)}) \((\d+)\)")
+HELD = re.compile(r"executor\.(queued_tasks|queued_callbacks|queued\[[^\]]*\]|running) \((\d+)\)")
+"""What takes slots in an executor, as its dump names it; ``running`` is the last of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,8 @@ class Forked:
         self._wait(lambda: "Adopting or resetting" in self.log.read_text(errors="replace"), seconds)
         before = len(self._dumps())
         os.kill(self.pid, signal.SIGUSR2)
-        self._wait(lambda: len(self._dumps()) == before + len(COUNTED), seconds)
-        return sum(self._dumps()[before:])
+        self._wait(lambda: "running" in dict(self._dumps()[before:]), seconds)
+        return sum(count for _, count in self._dumps()[before:])
 
     def _wait(self, ready: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -93,8 +91,8 @@ class Forked:
         """Return the end of its output."""
         return self.log.read_text(errors="replace")[-3000:]
 
-    def _dumps(self) -> list[int]:
-        return [int(count) for _, count in HELD.findall(self.log.read_text(errors="replace"))]
+    def _dumps(self) -> list[tuple[str, int]]:
+        return [(name, int(count)) for name, count in HELD.findall(self.log.read_text(errors="replace"))]
 
 
 class Nursery:
