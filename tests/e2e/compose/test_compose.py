@@ -90,9 +90,10 @@ def up(compose):
 
 @pytest.fixture(scope="module")
 def api(up):
-    return RestApi(
-        f"http://127.0.0.1:{up.secret('AIRFLOW_PORT')}", Login("admin", up.secret("ADMIN_PASSWORD"))
-    )
+    url = f"http://127.0.0.1:{up.secret('AIRFLOW_PORT')}"
+    api = RestApi(url, Login("admin", up.secret("ADMIN_PASSWORD")))
+    yield api
+    api.close()
 
 
 def test_without_secrets_it_says_what_to_do(tmp_path):
