@@ -79,6 +79,8 @@ class FenceServer:
     def __init__(self, *, with_plugin: bool = True) -> None:
         self.with_plugin = with_plugin
         self.requests: list[Request] = []
+        self.starts: list[Request] = []
+        """Starts of callbacks by Airflow's own supervisor, which 3.3 does not make."""
         self.claims: dict[str, str] = {}
         self._superseded: dict[str, str] = {}
         self._fixed: dict[str, list[Answer]] = defaultdict(list)
@@ -116,19 +118,22 @@ class FenceServer:
     def answer(self, request: Request) -> Answer:
         """Decide the answer to a request."""
         with self._lock:
+            if request.call == "callback-start":
+                self.starts.append(request)
+                return self._judge(request)
             self.requests.append(request)
             if self._fixed[request.call]:
                 return self._fixed[request.call].pop(0)
             return self._judge(request)
 
     def _judge(self, request: Request) -> Answer:
-        if request.call.startswith("callback-") and not self.with_plugin:
+        if request.path.startswith("/dispatcher/") and not self.with_plugin:
             return Answer(405, {"detail": "Method Not Allowed"})
         token = request.headers.get("airflow-launch-token", "")
         fenced = {"run", "state", "heartbeat", "callback-run", "callback-state"}
         if request.call in fenced and token in self._superseded:
             return refusal(self._superseded[token])
-        if request.call in {"run", "callback-run"}:
+        if request.call in {"run", "callback-run", "callback-start"}:
             claimant = request.headers.get("airflow-launch-claimant", request.path)
             if self.claims.setdefault(token or request.path, claimant) != claimant:
                 return refusal("launch_consumed")
@@ -139,6 +144,7 @@ class FenceServer:
         accepted = {
             "run": Answer(200, RUN_CONTEXT, refreshed),
             "callback-run": Answer(204, None, refreshed),
+            "callback-start": Answer(204, None, refreshed),
             "rtif": Answer(201, {"message": "set"}),
         }
         return accepted.get(call, Answer(204))
@@ -151,10 +157,14 @@ def _handler(server: FenceServer) -> type[BaseHTTPRequestHandler]:
         def _answer(self) -> None:
             content = self.rfile.read(int(self.headers.get("content-length", 0)))
             path = urlsplit(self.path).path
-            prefix = "callback-" if path.startswith("/dispatcher/") else ""
+            call = path.rpartition("/")[2]
+            if path.startswith("/dispatcher/"):
+                call = f"callback-{call}"
+            elif path.startswith("/execution/callbacks/"):
+                call = "callback-start"
             answer = server.answer(
                 Request(
-                    call=prefix + path.rpartition("/")[2],
+                    call=call,
                     method=self.command,
                     path=path,
                     headers={name.lower(): value for name, value in self.headers.items()},

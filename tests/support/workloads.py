@@ -15,9 +15,9 @@ BUNDLE = "dags-folder"
 DAG_FILE = "guarded_dag.py"
 
 
-def unsigned_token(subject: str, launch_token: str | None) -> str:
+def unsigned_token(subject: str, launch_token: str | None, scope: str = "workload") -> str:
     """Return a JWT that a worker can read and no API server would accept."""
-    claims: dict[str, Any] = {"sub": subject, "scope": "workload"}
+    claims: dict[str, Any] = {"sub": subject, "scope": scope}
     if launch_token is not None:
         claims["launch_token"] = launch_token
     return jwt.encode(claims, "k" * 64, algorithm="HS512")
@@ -69,7 +69,15 @@ def make_callback_workload(
             },
             "dag_rel_path": DAG_FILE,
             "bundle_info": BundleInfo(name=BUNDLE),
-            "token": unsigned_token(callback_id, launch_token),
+            "token": unsigned_token(callback_id, launch_token, _callback_scope()),
             "log_path": f"executor_callbacks/{callback_id}",
         }
     )
+
+
+def _callback_scope() -> str:
+    from airflow.executors.workloads import ExecuteCallback
+
+    from dispatcher.compat import token_scope
+
+    return token_scope(ExecuteCallback)
