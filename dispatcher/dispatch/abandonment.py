@@ -49,9 +49,12 @@ class AbandonmentCheck:
         :param table: the flights in memory, as the sweep has just read them
         """
         since = self.utcnow() - LEAST_AGE
-        for name, backend in self.backends.items():
-            claimed = {one.token: one.launch for one in table if _has_run_for_long(one.launch, name, since)}
-            found = backend.abandoned(claimed.keys())
+        by_backend: dict[BackendName, dict[str, Launch]] = {name: {} for name in self.backends}
+        for flight in table:
+            if _has_run_for_long(flight.launch, since):
+                by_backend[flight.launch.backend][flight.token] = flight.launch
+        for name, claimed in by_backend.items():
+            found = self.backends[name].abandoned(claimed.keys())
             if found:
                 self._lose({token: (claimed[token], why) for token, why in found.items()})
 
@@ -75,9 +78,9 @@ class AbandonmentCheck:
             )
 
 
-def _has_run_for_long(launch: Launch, name: BackendName, since: datetime) -> bool:
+def _has_run_for_long(launch: Launch, since: datetime) -> bool:
     claimed = launch.kind is LaunchKind.CALLBACK and launch.state is LaunchState.CLAIMED
-    return claimed and launch.backend is name and launch.claimed_at is not None and launch.claimed_at < since
+    return claimed and launch.claimed_at is not None and launch.claimed_at < since
 
 
 def outcome_unknown(launch: Launch, why: str) -> str:

@@ -31,7 +31,7 @@ from dispatcher.dispatch.reports import (
 from dispatcher.dispatch.settling import Settler
 from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Submitter
-from dispatcher.dispatch.sweep import Sweeper, Swept
+from dispatcher.dispatch.sweep import Pace, Sweeper, Swept
 from dispatcher.dispatch.upkeep import Upkeep
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
@@ -42,9 +42,6 @@ from dispatcher.ledger.subjects import OwnExecutors
 from dispatcher.recovery import rebuild_workloads
 
 log = logging.getLogger(__name__)
-
-SWEEP_INTERVAL = 5.0
-"""Seconds between two sweeps, each of which also looks for what dead schedulers left."""
 
 
 @dataclass(slots=True)
@@ -135,7 +132,7 @@ class Dispatcher:
             clock=clock,
             utcnow=utcnow,
         )
-        self._next_sweep = 0.0
+        self._pace = Pace(clock)
         self._connection_tests = ConnectionTests(backends, router, signer, team)
         self._settler = Settler(
             backends=backends,
@@ -261,7 +258,7 @@ class Dispatcher:
         record_told(connection, told, self._owner, now)
         shown = [one for some in observed.values() for one in some]
         facts = _Facts(told=told, observed=self._observer.end(connection, shown, now))
-        if self._clock() >= self._next_sweep:
+        if self._pace.begins():
             taken = store.take_over_orphans(connection, owner=self._owner, team=self._team)
             if taken:
                 log.info("Took over %d launches that dead schedulers left", len(taken))
@@ -277,7 +274,7 @@ class Dispatcher:
             self._told.pop(token, None)
         self._take_up_ends(facts.observed.ended, step)
         if facts.swept is not None:
-            self._next_sweep = self._clock() + SWEEP_INTERVAL
+            self._pace.ended()
             for token in facts.swept.forget:
                 self._free(token, step)
             self._take_up(facts.swept.unknown, facts.workloads, step)
@@ -383,7 +380,7 @@ class Dispatcher:
 
     def sweep_soon(self) -> None:
         """Let the next heartbeat sweep."""
-        self._next_sweep = 0.0
+        self._pace.soon()
 
     def adopt_soon(self) -> None:
         """Let the next heartbeat take up what was taken over, and look for what else dead schedulers left."""

@@ -57,11 +57,14 @@ class Searcher:
         """
         known = table.tokens()
         self._resends = {token: count for token, count in self._resends.items() if token in known}
-        self._told &= set(known)
+        self._told.intersection_update(known)
         since = self.utcnow() - PATIENCE
-        for name, backend in self.backends.items():
-            waiting = [one for one in table if one.launch.backend is name and _is_waiting(one, since)]
-            found = backend.look_for({flight.token: flight.launch.queue for flight in waiting})
+        by_backend: dict[BackendName, list[Flight]] = {name: [] for name in self.backends}
+        for flight in table:
+            if _is_waiting(flight, since):
+                by_backend[flight.launch.backend].append(flight)
+        for name, waiting in by_backend.items():
+            found = self.backends[name].look_for({flight.token: flight.launch.queue for flight in waiting})
             for flight in waiting:
                 self._tell(flight, found.stranded.get(flight.token), step)
             lost = [one for one in waiting if one.token in found.lost and table.is_current(one)]

@@ -30,6 +30,42 @@ GRACE = 30.0
 """Seconds that the artefact of a task which left RUNNING has to tell its own end."""
 
 
+SWEEP_INTERVAL = 5.0
+"""Seconds between two sweeps, each of which also looks for what dead schedulers left."""
+
+LONGEST_INTERVAL = 10.0
+"""Seconds between two sweeps that take long."""
+
+SHARE = 0.01
+"""Part of the scheduler's time that sweeps may take, as long as the longest interval allows it."""
+
+
+class Pace:
+    """When to sweep: every few seconds, and less often where so much runs that a sweep takes long.
+
+    :param clock: monotonic seconds
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next = 0.0
+        self._began = 0.0
+
+    def begins(self) -> bool:
+        """Whether it is time; if so, a sweep begins now."""
+        self._began = self._clock()
+        return self._began >= self._next
+
+    def ended(self) -> None:
+        """Take note that the sweep has ended, and that what it found was taken in."""
+        now = self._clock()
+        self._next = now + min(LONGEST_INTERVAL, max(SWEEP_INTERVAL, (now - self._began) / SHARE))
+
+    def soon(self) -> None:
+        """Let the next look find that it is time."""
+        self._next = 0.0
+
+
 @dataclass(slots=True)
 class Swept:
     """What a sweep found.
@@ -185,10 +221,11 @@ def _is_doubtful(flight: Flight, mine: Mapping[str, LaunchState], live: Mapping[
     :param mine: the open launches of this executor
     :param live: the tokens of tasks that are queued or run
     """
-    state = flight.launch.state
-    if mine.get(flight.token) is not state or flight.left_at is not None or not flight.launch.sequence:
+    launch = flight.launch
+    token, state = launch.token, launch.state
+    if mine.get(token) is not state or flight.left_at is not None or not launch.sequence:
         return True
-    if flight.launch.kind is LaunchKind.CALLBACK:
+    if launch.kind is LaunchKind.CALLBACK:
         return True
-    task = live.get(flight.token)
+    task = live.get(token)
     return task not in subjects.RUNNING if state is LaunchState.CLAIMED else task != "queued"

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
@@ -164,7 +162,7 @@ def test_a_live_schedulers_launches_are_left_to_it(executor):
     assert executor.slots_occupied == 0
 
 
-def test_what_the_dead_left_is_taken_over_at_the_next_sweep(executor, monkeypatch):
+def test_what_the_dead_left_is_taken_over_at_the_next_sweep(executor):
     """No task of the dead one is there to be adopted: only our own look finds a callback."""
     dead = run.started_executor()
     run.loop(executor)
@@ -174,8 +172,7 @@ def test_what_the_dead_left_is_taken_over_at_the_next_sweep(executor, monkeypatc
     die(dead)
     run.loop(executor)
     assert executor.celery.sends == []
-    later = time.monotonic() + 6.0
-    monkeypatch.setattr(executor.dispatcher, "_clock", lambda: later)
+    executor.dispatcher.sweep_soon()
     for _ in range(2):
         run.loop(executor)
     assert len(executor.celery.sends) == 1
