@@ -48,7 +48,12 @@ integration: $(STAMP) ## Run the integration tests alone
 
 .PHONY: e2e
 e2e: $(STAMP) ## Run the end-to-end tests: PostgreSQL, Redis and a cluster with a node
-	$(PYTEST) --ignore=tests/e2e/compose tests/e2e
+	$(PYTEST) --ignore=tests/e2e/compose --ignore=tests/e2e/test_rolling_upgrade.py tests/e2e
+
+.PHONY: e2e-upgrade
+e2e-upgrade: $(STAMP) ## Go from the stock executors to ours and back with 50 tasks in flight: PostgreSQL, Redis and a cluster
+	DISPATCHER_TESTS_DATABASE=postgres DISPATCHER_TESTS_REQUIRE=redis,postgres,kubernetes \
+	    $(BIN)/python -m pytest -o log_cli=true -o log_cli_level=INFO tests/e2e/test_rolling_upgrade.py
 
 .PHONY: bench-kubernetes
 bench-kubernetes: $(STAMP) ## Compare the creation and watching of pods with the stock executor's: PostgreSQL, Redis and a cluster

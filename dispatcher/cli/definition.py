@@ -67,6 +67,23 @@ ARG_LIMIT = Arg(
 ARG_TOKENS = Arg(("tokens",), help="Launch tokens", nargs="+", metavar="TOKEN")
 ARG_REASON = Arg(("--reason",), help="Why, for those who will ask")
 
+ARG_DEFAULT = Arg(
+    ("--default",),
+    help="Which stock executor is the first in the [core] executor to come (default: celery); tasks of the "
+    "other one name it from now on",
+    choices=[name.value for name in BackendName],
+    default=BackendName.CELERY.value,
+)
+ARG_DRY_RUN = Arg(("--dry-run",), help="Say what would be done, and do nothing", action="store_true")
+ARG_FORCE = Arg(("--force",), help="Go on although a scheduler is alive", action="store_true")
+
+HANDOVER_COMMAND = ActionCommand(
+    name="handover",
+    help="Prepare what is queued and runs for Airflow's stock executors, before their scheduler starts",
+    func=lazy_load_command("dispatcher.cli.handover.handover"),
+    args=(ARG_DEFAULT, ARG_DRY_RUN, ARG_FORCE, ARG_VERBOSE),
+)
+
 LAUNCHES_COMMANDS = (
     ActionCommand(
         name="list",
@@ -104,6 +121,7 @@ def get_dispatcher_cli_commands() -> list[CLICommand]:
                 GroupCommand(
                     name="launches", help="Look at launches, or stop them", subcommands=LAUNCHES_COMMANDS
                 ),
+                HANDOVER_COMMAND,
             ),
         )
     ]

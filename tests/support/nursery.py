@@ -61,6 +61,11 @@ class Forked:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
+    def ask_to_end(self) -> None:
+        """Send SIGTERM, and do not wait."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
     def stall(self) -> None:
         """Let it stand still; see ``go_on``."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -128,23 +133,33 @@ class Nursery:
         self._process.stdout.close()
         self._process.wait(30)
 
-    def scheduler(self) -> Forked:
-        """Start a scheduler: what ``airflow scheduler`` runs, with a job of its own."""
-        return self._fork("scheduler")
+    def scheduler(self, **settings: str) -> Forked:
+        """Start a scheduler: what ``airflow scheduler`` runs, with a job of its own.
 
-    def worker(self, *queues: str) -> Forked:
+        :param settings: further environment variables
+        """
+        return self._fork("scheduler", settings=settings)
+
+    def worker(self, *queues: str, stock: bool = False) -> Forked:
         """Start a Celery worker of our app whose bodies are played.
 
         :param queues: what it consumes
+        :param stock: it knows no launch tokens, and a claim that is refused fails its Celery task
         """
-        return self._fork("worker", ",".join(queues))
+        return self._fork("stock_worker" if stock else "worker", ",".join(queues))
 
-    def _fork(self, role: str, *arguments: str) -> Forked:
+    def _fork(self, role: str, *arguments: str, settings: Mapping[str, str] | None = None) -> Forked:
         assert self._process.stdin
         assert self._process.stdout
         name = f"{role}-{len(self._forked) + 1}"
         log = self._folder / f"{name}.log"
-        order = {"role": role, "name": name, "log": str(log), "arguments": arguments}
+        order = {
+            "role": role,
+            "name": name,
+            "log": str(log),
+            "arguments": arguments,
+            "settings": dict(settings or {}),
+        }
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         for line in self._process.stdout:
@@ -164,11 +179,12 @@ def run_scheduler(_name: str) -> None:
     run_job(job=runner.job, execute_callable=runner._execute)
 
 
-def run_worker(name: str, queues: str) -> None:
+def run_worker(name: str, queues: str, *, stock: bool = False) -> None:
     """Consume queues under the guard's name of the task, and play the bodies.
 
     :param name: of the worker
     :param queues: with commas between them
+    :param stock: play without a guard
     """
     from celery.signals import celeryd_init
 
@@ -177,14 +193,14 @@ def run_worker(name: str, queues: str) -> None:
 
     def replace_task(instance: Any, **_: Any) -> None:
         instance.app.tasks.unregister(TASK_NAME)
-        instance.app.task(name=TASK_NAME, track_started=False, shared=False)(_playing(name))
+        instance.app.task(name=TASK_NAME, track_started=False, shared=False)(_playing(name, stock))
 
     celeryd_init.connect(replace_task, weak=False)
     command = ["worker", "-Q", queues, "-n", f"{name}@tests", "--pool", "threads", "--skip-serve-logs"]
     app.worker_main([*command, "--loglevel", "INFO"])
 
 
-def _playing(place: str) -> Any:
+def _playing(place: str, stock: bool) -> Any:
     import uuid
 
     from celery.exceptions import Ignore
@@ -193,16 +209,25 @@ def _playing(place: str) -> Any:
 
     player = player_of_this_process()
 
+    def execute_as_stock(payload: str) -> None:
+        if not player.play(payload, None, place):
+            raise RuntimeError("the API server refused it")
+
     def execute_workload(payload: str) -> dict[str, str]:
         nonce = str(uuid.uuid4())
         if not player.play(payload, nonce, place):
             raise Ignore
         return {"claimant": nonce}
 
-    return execute_workload
+    return execute_as_stock if stock else execute_workload
 
 
-ROLES = {"scheduler": run_scheduler, "worker": run_worker}
+def run_stock_worker(name: str, queues: str) -> None:
+    """Do as ``run_worker``, without a guard."""
+    run_worker(name, queues, stock=True)
+
+
+ROLES = {"scheduler": run_scheduler, "worker": run_worker, "stock_worker": run_stock_worker}
 
 
 def main() -> None:
@@ -231,6 +256,7 @@ def _become(order: dict[str, Any]) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.update(order["settings"])
     try:
         ROLES[order["role"]](order["name"], *order["arguments"])
     except BaseException:  # noqa: BLE001  # the one place that tells of it

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tests.support import services
 from tests.support.kubernetes_field import Kubelet, write_template
 from tests.support.nursery import Nursery
 from tests.support.played_pods import PlayedPods
-from tests.support.players import NOTES_VARIABLE, SERVER_VARIABLE, Player
+from tests.support.players import GATES_VARIABLE, NOTES_VARIABLE, SERVER_VARIABLE, Player
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from tests.support.api_server import ApiServer
 
@@ -66,7 +66,7 @@ class PlayedGround:
             "CONFIG_FILE": os.environ["KUBECONFIG"],
             "POD_TEMPLATE_FILE": str(write_template(self._folder / "pod.yaml")),
         }
-        env = {
+        self.env = {
             **os.environ,
             **QUICK,
             **{f"AIRFLOW__KUBERNETES_EXECUTOR__{key}": value for key, value in cluster.items()},
@@ -78,7 +78,7 @@ class PlayedGround:
             NOTES_VARIABLE: str(self.notes),
             **self._settings,
         }
-        self.nursery = self._stack.enter_context(Nursery(self._folder, env))
+        self.nursery = self._stack.enter_context(Nursery(self._folder, self.env))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -90,6 +90,7 @@ class PlayedGround:
         :param threads: how many at once
         :param may_start: asked before each one is started
         """
-        player = Player(self._server.url, self.notes)
+        gates = self.env.get(GATES_VARIABLE)
+        player = Player(self.env[SERVER_VARIABLE], self.notes, Path(gates) if gates else None)
         self._stack.callback(player.close)
         return self._stack.enter_context(PlayedPods(self.kubelet, player, threads, may_start))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kubernetes.client.exceptions import ApiException
 
+from dispatcher.backends.kubernetes.identity import LAUNCH_TOKEN
 from dispatcher.domain.pod_claimant import nonce_in_pod
 from tests.support.players import KilledError, Player
 
@@ -113,9 +114,11 @@ class PlayedPods:
         payload = arguments[arguments.index("--json-string") + 1].replace("$$", "$")
         nonce = nonce_in_pod(uid, str(uuid.uuid4()))
         self._running[uid] = pod
-        exit_code = 0
+        # A stock pod knows no launch: one that is refused its start has failed.
+        guarded = LAUNCH_TOKEN in (pod.metadata.annotations or {})
         try:
-            self._player.play(payload, nonce, place_of(pod), lambda: uid in self._dying)
+            played = self._player.play(payload, nonce, place_of(pod), lambda: uid in self._dying)
+            exit_code = 0 if played or guarded else 1
         except KilledError:
             exit_code = KILLED
         finally:

@@ -29,6 +29,8 @@ BODY_SECONDS = 0.1
 
 SERVER_VARIABLE = "PLAYER_SERVER"
 NOTES_VARIABLE = "PLAYER_NOTES"
+GATES_VARIABLE = "PLAYER_GATES"
+"""A folder in which the body of a task waits for a file named like its run; not set, it does not wait."""
 
 
 class KilledError(Exception):
@@ -40,19 +42,21 @@ class Player:
 
     :param server: URL of an API server with the plugin, without a path
     :param notes: the file that all players append to
+    :param gates: see ``GATES_VARIABLE``
     """
 
-    def __init__(self, server: str, notes: Path) -> None:
+    def __init__(self, server: str, notes: Path, gates: Path | None = None) -> None:
         self._client = httpx.Client(base_url=server, timeout=60)
         self._notes = notes
+        self._gates = gates
 
     def play(
-        self, payload: str, nonce: str, place: str, is_killed: Callable[[], bool] = lambda: False
+        self, payload: str, nonce: str | None, place: str, is_killed: Callable[[], bool] = lambda: False
     ) -> bool:
         """Run one workload.
 
         :param payload: its JSON, as the executor sent it
-        :param nonce: of this execution
+        :param nonce: of this execution; None plays a stock worker, which sends no headers
         :param place: which process or pod this is, for the notes
         :param is_killed: asked when the body has done its work
         :returns: False if the claim was refused
@@ -68,24 +72,28 @@ class Player:
         self._client.close()
 
     def _play_task(
-        self, workload: dict[str, Any], nonce: str, place: str, is_killed: Callable[[], bool]
+        self, workload: dict[str, Any], nonce: str | None, place: str, is_killed: Callable[[], bool]
     ) -> bool:
         ti, jwt = workload["ti"], workload["token"]
-        token = str(read_launch_token(jwt))
-        worker = Worker(
-            client=self._client, subject_id=ti["id"], header=token, claimant=nonce, jwt=jwt, hostname=place
-        )
+        token = read_launch_token(jwt)
+        worker = Worker(client=self._client, subject_id=ti["id"], jwt=jwt, hostname=place)
+        # As the guard does: no headers about a message of a stock executor.
+        if nonce is not None and token is not None:
+            worker = worker.but(header=token, claimant=nonce)
         answer = worker.run()
+        if token is None and answer.status_code == HTTPStatus.NOT_FOUND:
+            return False  # the task instance was reset, and has another id
         if not _is_accepted(answer):
             return False
         subject = [ti[key] for key in ("dag_id", "run_id", "task_id", "map_index", "try_number")]
-        self._body("task", subject, token, place, is_killed)
+        gate = None if self._gates is None else self._gates / ti["run_id"]
+        self._body("task", subject, str(token), place, is_killed, gate)
         worker = worker.but(jwt=answer.headers["Refreshed-API-Token"])
         _is_accepted(worker.report("success"))
         return True
 
     def _play_callback(
-        self, workload: dict[str, Any], nonce: str, place: str, is_killed: Callable[[], bool]
+        self, workload: dict[str, Any], nonce: str | None, place: str, is_killed: Callable[[], bool]
     ) -> bool:
         callback, jwt = workload["callback"], workload["token"]
         token = str(read_launch_token(jwt))
@@ -130,7 +138,10 @@ class Player:
 
 def player_of_this_process() -> Player:
     """Return a player as the environment of a worker describes it."""
-    return Player(os.environ[SERVER_VARIABLE], Path(os.environ[NOTES_VARIABLE]))
+    gates = os.environ.get(GATES_VARIABLE)
+    return Player(
+        os.environ[SERVER_VARIABLE], Path(os.environ[NOTES_VARIABLE]), Path(gates) if gates else None
+    )
 
 
 def _is_accepted(answer: Any) -> bool:

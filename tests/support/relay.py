@@ -42,6 +42,10 @@ class Relay:
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
+    def turn_to(self, host: str, port: int) -> None:
+        """Lead new connections to another service; those that are open stay where they are."""
+        self._target = (host, port)
+
     def cut(self) -> None:
         """Close every connection, and refuse new ones."""
         with self._lock:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.cli.definition import LAUNCHES_COMMANDS
+from dispatcher.cli.definition import HANDOVER_COMMAND, LAUNCHES_COMMANDS
 from dispatcher.domain.lifecycle import LaunchState
 from tests.support.configuration_page import PAGE, render
 
@@ -69,5 +69,8 @@ def test_the_page_of_the_commands_names_every_option_and_state():
         assert f"airflow dispatcher launches {command.name}" in page
         for argument in command.args:
             assert f"`{argument.flags[-1]}`" in page
+    assert "airflow dispatcher handover" in page
+    for argument in HANDOVER_COMMAND.args:
+        assert f"`{argument.flags[-1]}`" in page
     for state in LaunchState:
         assert f"`{state}`" in page

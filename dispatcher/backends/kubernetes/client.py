@@ -168,9 +168,15 @@ class Cluster:
         except NotFoundError:
             return
 
-    def label_pod(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
-        """Set labels of a pod; one that is not there is no error."""
-        body = {"metadata": {"labels": dict(labels)}}
+    def label_pod(
+        self,
+        namespace: str,
+        name: str,
+        labels: Mapping[str, str],
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
+        """Set labels of a pod, and annotations if need be; one that is not there is no error."""
+        body = {"metadata": {"labels": dict(labels), "annotations": dict(annotations or {})}}
         try:
             with _typed_errors():
                 _read(self._api.patch_namespaced_pod(name, namespace, body, **self._args))
