@@ -52,7 +52,7 @@ def inherit_settled(
     return won
 
 
-LOOK_BACK = 1_000
+LOOK_BACK = 500
 """How many of the newest launches tell at the first look which backends are used."""
 
 

@@ -61,7 +61,9 @@ class LaunchRow(LedgerBase):
     __table_args__ = (
         Index("idx_dispatcher_launch_token", "token", unique=True),
         # Unsettled ones first: the loop asks for no others, and they stay few however many rows have ended.
-        Index("idx_dispatcher_launch_owner", "settled_at", "scheduler_job_id", "state"),
+        # Without the state, which every step changes: PostgreSQL writes no index entries then (a HOT update),
+        # as long as the row's page has room, which the fill factor leaves. That is a quarter of the WAL.
+        Index("idx_dispatcher_launch_owner", "settled_at", "scheduler_job_id"),
         Index("idx_dispatcher_launch_subject", "subject_id"),
         Index(
             "idx_dispatcher_launch_task",
@@ -71,4 +73,5 @@ class LaunchRow(LedgerBase):
             "map_index",
             mysql_length={"dag_id": 190, "run_id": 190, "task_id": 190},
         ),
+        {"postgresql_with": {"fillfactor": 50}},
     )

@@ -51,11 +51,10 @@ def upgrade() -> None:
         sa.Column("end_reason", sa.Text()),
         sa.Column("team_name", sa.String(50)),
         sa.PrimaryKeyConstraint("sequence", name="dispatcher_launch_pkey"),
+        postgresql_with={"fillfactor": 50},
     )
     op.create_index("idx_dispatcher_launch_token", "dispatcher_launch", ["token"], unique=True)
-    op.create_index(
-        "idx_dispatcher_launch_owner", "dispatcher_launch", ["settled_at", "scheduler_job_id", "state"]
-    )
+    op.create_index("idx_dispatcher_launch_owner", "dispatcher_launch", ["settled_at", "scheduler_job_id"])
     op.create_index("idx_dispatcher_launch_subject", "dispatcher_launch", ["subject_id"])
     op.create_index(
         "idx_dispatcher_launch_task",
