@@ -248,7 +248,7 @@ def ending_from(launch: Launch, observation: Observation) -> Ending:
     """
     reason = None if observation.reason is None else storable(observation.reason)
     if launch.kind is LaunchKind.CALLBACK:
-        ok = observation.ok and launch.claimant == UNFENCED
+        ok = observation.ok and launch.was_claimed and not launch.claimed_with_nonce
         if not ok:
             what = (
                 "ended without having been claimed"
@@ -293,7 +293,18 @@ def lost_the_claim(launch: Launch, observation: Observation) -> bool:
         and launch.was_claimed
         and (observation.claimant is not None or observation.anonymous)
         and not _held_the_claim(launch, observation)
+        and not _is_stock_success(launch, observation)
     )
+
+
+def _is_stock_success(launch: Launch, observation: Observation) -> bool:
+    """Whether a worker without the guard tells that the callback which it claimed ended well.
+
+    On Airflow 3.4 such workers claim too, and report no result: what they store is all there is. The guard
+    names itself in a success, and of those without it only the claimant has run anything. A failure may be
+    that of a delivery which was refused.
+    """
+    return observation.ok and observation.anonymous and launch.was_claimed and not launch.claimed_with_nonce
 
 
 def _held_the_claim(launch: Launch, observation: Observation) -> bool:
