@@ -118,11 +118,9 @@ class Workers:
             accept=conf.accept_content,
             serializer=conf.task_serializer,
         )
-        self.queues = [
-            {queue["name"] for queue in answer}
-            for answer in self._ask("active_queues", {}, None)
-            if isinstance(answer, list)
-        ]
+        answers = [one for one in self._ask("active_queues", {}, None) if isinstance(one[1], list)]
+        self._names = {name for name, _ in answers}
+        self.queues = [{queue["name"] for queue in answer} for _, answer in answers]
 
     def consuming(self, queue: str) -> int:
         """Return how many of them consume a queue."""
@@ -133,43 +131,50 @@ class Workers:
 
         One that lost its connection threw away what it had not begun, and still answers for it as "ready".
         """
-        return self._query(tokens)[0]
+        return self._query(tokens, len(self.queues))[0]
 
     def hold(self, tokens: Collection[str]) -> frozenset[str] | None:
         """Return those of ``tokens`` that a worker has; None where one that answered before did not now.
 
         Celery's own command forgets a delivery that runs as soon as another one of it was dropped, so the
-        guard's is asked as well. Workers without it answer with an error, and run nothing that was claimed
-        by the guard.
+        guard's is asked as well. Workers without it do not know the command, and run nothing that was claimed
+        by the guard. All answers are waited for, and not as many as there were before: the worker that has
+        the launch may be a slow one, which was too late for the first question.
         """
-        held, complete = self._query(tokens)
+        held, complete = self._query(tokens, None)
         for chunk in _portions(tokens):
-            answers = list(self._ask(RUNNING_COMMAND, {"ids": chunk}, len(self.queues)))
-            complete = complete and len(answers) >= len(self.queues)
-            held.update(token for answer in answers if isinstance(answer, list) for token in answer)
+            answers = [one for one in self._ask(RUNNING_COMMAND, {"ids": chunk}, None) if _tells(one[1])]
+            complete = complete and self._names <= {name for name, _ in answers}
+            held.update(token for _, answer in answers if isinstance(answer, list) for token in answer)
         return frozenset(held) if complete else None
 
-    def _query(self, tokens: Collection[str]) -> tuple[set[str], bool]:
-        """Return which of ``tokens`` workers have, and whether there are workers and all of them answered."""
+    def _query(self, tokens: Collection[str], limit: int | None) -> tuple[set[str], bool]:
+        """Return which of ``tokens`` workers have, and whether there are workers and all of them answered.
+
+        :param tokens: the launches
+        :param limit: after how many answers no more are waited for
+        """
         if not self.queues:
             return set(), False
         known: set[str] = set()
         complete = True
         for chunk in _portions(tokens):
-            answers = [
-                answer
-                for answer in self._ask("query_task", {"ids": chunk}, len(self.queues))
-                if "error" not in answer
-            ]
-            complete = complete and len(answers) >= len(self.queues)
-            for answer in answers:
+            answers = [one for one in self._ask("query_task", {"ids": chunk}, limit) if "error" not in one[1]]
+            complete = complete and self._names <= {name for name, _ in answers}
+            for _, answer in answers:
                 known.update(token for token, (state, *_) in answer.items() if state in HELD_STATES)
         return known, complete
 
-    def _ask(self, command: str, arguments: dict[str, Any], limit: int | None) -> Iterator[Any]:
+    def _ask(self, command: str, arguments: dict[str, Any], limit: int | None) -> Iterator[tuple[str, Any]]:
+        """Yield the answers of workers, each with its name."""
         replies = self._mailbox.multi_call(command, arguments, timeout=REPLY_SECONDS, limit=limit)
         for reply in replies or ():
-            yield from reply.values()
+            yield from reply.items()
+
+
+def _tells(answer: Any) -> bool:
+    """Whether a worker's answer to the guard's command tells what it has: a list, or that it has no guard."""
+    return isinstance(answer, list) or answer == {"error": repr(KeyError(RUNNING_COMMAND))}
 
 
 def _portions(tokens: Collection[str]) -> Iterator[list[str]]:
