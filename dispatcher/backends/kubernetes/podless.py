@@ -2,7 +2,8 @@
 """Claimed launches of which there is no pod, and no knowledge of one that was.
 
 A pod that was made by a scheduler which died before it learned so is known by its label alone. If it went
-away before another scheduler looked, no watch ever tells of it.
+away before another scheduler looked, no watch ever tells of it. A watch that is cut off shows no pod either,
+so only a list that was asked for after the first look proves anything.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from dispatcher.backends.kubernetes.table import PodTable
 
 PATIENCE = 60.0
-"""Seconds for which the watches must show no pod of a launch."""
+"""Seconds for which lists and watches must show no pod of a launch."""
 
 WHY = "the cluster has no pod of it"
 
@@ -40,6 +41,9 @@ class Podless:
         :param scopes: everywhere that there may be pods
         """
         now = self._clock()
-        missing = self._table.unheard_of(tokens, scopes)
+        missing = self._table.unheard_of(tokens)
         self._since = {token: self._since.get(token, now) for token in missing}
-        return {token: WHY for token, since in self._since.items() if now - since >= PATIENCE}
+        listed = self._table.listed_since(scopes)
+        return {
+            token: WHY for token, since in self._since.items() if now - since >= PATIENCE and listed > since
+        }

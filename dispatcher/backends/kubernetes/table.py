@@ -7,6 +7,7 @@ place, namespace/name; whether endings are told is decided by token.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -76,7 +77,7 @@ class PodTable:
         self._pods: dict[str, KnownPod] = {}
         self._places: dict[str, tuple[str, ...]] = {}
         self._tracked: set[str] = set()
-        self._listed: set[Scope] = set()
+        self._listed: dict[Scope, float] = {}
         self._lock = threading.Lock()
 
     def attempted(self, identity: PodIdentity, *, secret: bool) -> None:
@@ -168,14 +169,15 @@ class PodTable:
                 if pod.exists and self._scope_of(pod.identity.namespace) == scope
             }
 
-    def listed(self, scope: Scope, before: dict[str, str], places: Collection[str]) -> None:
+    def listed(self, scope: Scope, before: dict[str, str], places: Collection[str], *, begun: float) -> None:
         """Take note of a complete list of a scope.
 
         :param before: what existed as far as was known before the list was asked for
         :param places: what the list showed
+        :param begun: when it was asked for, in monotonic seconds
         """
         with self._lock:
-            self._listed.add(scope)
+            self._listed[scope] = begun
             for place, uid in before.items():
                 known = self._pods.get(place)
                 if place in places or known is None or known.identity.uid != uid:
@@ -198,16 +200,21 @@ class PodTable:
                 and self._scope_of(pod.identity.namespace) in self._listed
             ]
 
-    def unheard_of(self, tokens: Iterable[str], scopes: Iterable[Scope]) -> set[str]:
-        """Return those of ``tokens`` that no pod is known of, once all of ``scopes`` were listed.
+    def unheard_of(self, tokens: Iterable[str]) -> set[str]:
+        """Return those of ``tokens`` that no pod is known of.
 
         :param tokens: of launches
+        """
+        with self._lock:
+            return {token for token in tokens if not any(pod.confirmed for pod in self._of(token))}
+
+    def listed_since(self, scopes: Iterable[Scope]) -> float:
+        """Return since when all of ``scopes`` were listed, in monotonic seconds; minus infinity for never.
+
         :param scopes: everywhere that there may be pods
         """
         with self._lock:
-            if not self._listed.issuperset(scopes):
-                return set()
-            return {token for token in tokens if not any(pod.confirmed for pod in self._of(token))}
+            return min((self._listed.get(scope, -math.inf) for scope in scopes), default=-math.inf)
 
     def gone(self, identity: PodIdentity) -> None:
         """Take note that the API server says that a missing pod does not exist."""

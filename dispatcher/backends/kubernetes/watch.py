@@ -94,13 +94,14 @@ class PodWatcher(threading.Thread):
         return f"namespace {self._scope}" if self._scope else "all namespaces"
 
     def _list(self) -> str:
+        begun = time.monotonic()
         before = self._table.existing(self._scope)
         places: set[str] = set()
         version = ""
         for pods, listed_at in self._cluster.pod_pages(self._scope, self._selector):
             version = listed_at
             places.update(place for pod in pods if (place := self._take(pod, deleted=False)))
-        self._table.listed(self._scope, before, places)
+        self._table.listed(self._scope, before, places, begun=begun)
         self._listed_at = time.monotonic()
         self._recovered()
         return version

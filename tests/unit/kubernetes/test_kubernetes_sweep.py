@@ -29,7 +29,7 @@ def table() -> PodTable:
     """Two confirmed pods that a complete list of all namespaces does not show."""
     made = PodTable(lambda _namespace: None)
     made.take_up(Artefact(one, WorkloadKind.TASK, f"{one}/pod") for one in ("closed", "open"))
-    made.listed(None, {}, ())
+    made.listed(None, {}, (), begun=0.0)
     return made
 
 

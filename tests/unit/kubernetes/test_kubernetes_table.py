@@ -34,7 +34,7 @@ def send(table: PodTable, identity: PodIdentity = FIRST) -> None:
 
 def relist(table: PodTable, *tokens: str) -> None:
     places = {pod.identity.external_id for token in tokens for pod in table.find(token)}
-    table.listed("ns", table.existing("ns"), places)
+    table.listed("ns", table.existing("ns"), places, begun=0.0)
 
 
 def test_an_ending_is_told_until_it_is_forgotten(table):
@@ -81,7 +81,7 @@ def test_a_deletion_seen_before_the_answer_to_the_creation(table):
 
 def test_what_left_the_watch_is_missing_until_it_is_looked_for(table):
     send(table)
-    table.listed("ns", {}, [])
+    table.listed("ns", {}, [], begun=0.0)
     table.seen(FIRST, None, deleted=True)
     assert table.endings() == []
     assert table.missing() == [FIRST]
@@ -172,7 +172,7 @@ def test_what_the_list_lacks_is_missing(table):
 def test_what_was_created_while_the_list_was_made_is_not_missing(table):
     before = table.existing("ns")
     send(table)
-    table.listed("ns", before, [])
+    table.listed("ns", before, [], begun=0.0)
     assert table.missing() == []
 
 
@@ -193,9 +193,9 @@ def test_what_was_never_confirmed_is_not_missing(table):
 def test_what_was_taken_up_is_missing_only_once_its_scope_was_listed(table):
     table.take_up([Artefact("token", WorkloadKind.TASK, "ns/pod-token")])
     assert table.missing() == []
-    table.listed("other", {}, [])
+    table.listed("other", {}, [], begun=0.0)
     assert table.missing() == []
-    table.listed("ns", {}, [])
+    table.listed("ns", {}, [], begun=0.0)
     assert table.missing() == [UNSEEN]
     table.gone(UNSEEN)
     (told,) = table.endings()
@@ -205,7 +205,7 @@ def test_what_was_taken_up_is_missing_only_once_its_scope_was_listed(table):
 
 def test_what_is_found_by_name_is_not_missing(table):
     table.take_up([Artefact("token", WorkloadKind.TASK, "ns/pod-token")])
-    table.listed("ns", {}, [])
+    table.listed("ns", {}, [], begun=0.0)
     table.looked_at(FIRST)
     assert table.missing() == []
     table.gone(UNSEEN)
@@ -223,7 +223,7 @@ def test_a_missing_pod_found_by_name_is_missing_again_after_the_next_list(table)
 
 def test_a_list_of_one_scope_says_nothing_of_another(table):
     send(table)
-    table.listed("other", table.existing("other"), [])
+    table.listed("other", table.existing("other"), [], begun=0.0)
     assert table.missing() == []
 
 
