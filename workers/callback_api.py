@@ -28,6 +28,8 @@ from workers.api import (
 from workers.outcomes import NOT_FOUND, ReportNotDeliveredError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow.sdk.api.client import ServerResponseError
 
     from workers.execution import Execution
@@ -104,10 +106,11 @@ class CallbackApi:
         :raises Exception: Airflow's client gave up, or the server answered with another error
         """
         try:
-            response = self._repeated("run", {"hostname": _hostname(), "pid": os.getpid()})
+            body = {"hostname": _hostname(), "pid": os.getpid()}
+            response = self._repeated("run", body, _may_succeed_later)
         except HTTP_STATUS_ERROR as exc:
             _raise_if_refused(exc)
-            if exc.response.status_code in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
+            if _is_without_endpoint(exc):
                 raise NoCallbackEndpointError from exc
             raise_if_expired(exc, self._token, self._execution)
             raise
@@ -117,6 +120,9 @@ class CallbackApi:
     def report(self, state: CallbackResult, output: str | None) -> None:
         """Report how the callback ended, and repeat this while there is no final answer (rule 12).
 
+        That a server has no endpoint is not final: another one took the claim. During an upgrade some have
+        the plugin and others do not yet.
+
         :param state: how it ended
         :param output: text for the user, shortened to its last ``OUTPUT_LIMIT`` characters
         :raises CallbackRefusedError: the claim no longer stands, so there is nothing to report to
@@ -124,7 +130,7 @@ class CallbackApi:
         """
         body = {"state": state, "output": storable(output[-OUTPUT_LIMIT:]) if output else None}
         try:
-            self._repeated("state", body)
+            self._repeated("state", body, _report_may_succeed_later)
         except HTTP_STATUS_ERROR as exc:
             _raise_if_refused(exc)
             raise ReportNotDeliveredError(f"The result of {self._execution} was rejected: {exc}") from exc
@@ -133,9 +139,9 @@ class CallbackApi:
                 f"The result of {self._execution} was not delivered: {exc}"
             ) from exc
 
-    def _repeated(self, call: str, body: dict[str, Any]) -> Any:
+    def _repeated(self, call: str, body: dict[str, Any], again: Callable[[BaseException], bool]) -> Any:
         retries = Retrying(
-            retry=retry_if_exception(_may_succeed_later),
+            retry=retry_if_exception(again),
             stop=stop_after_attempt(self._retries.attempts),
             wait=wait_exponential(multiplier=self._retries.wait_min, max=self._retries.wait_max),
             before_sleep=before_sleep_log(log, logging.WARNING),
@@ -172,6 +178,17 @@ def _raise_if_refused(exc: ServerResponseError) -> None:
         reason = NOT_FOUND if answer_reason(exc.response) == NOT_FOUND else None
     if reason is not None:
         raise CallbackRefusedError(reason) from exc
+
+
+def _is_without_endpoint(exc: BaseException) -> bool:
+    if not isinstance(exc, HTTP_STATUS_ERROR):
+        return False
+    missing = exc.response.status_code in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
+    return missing and answer_reason(exc.response) != NOT_FOUND
+
+
+def _report_may_succeed_later(exc: BaseException) -> bool:
+    return _may_succeed_later(exc) or _is_without_endpoint(exc)
 
 
 def _may_succeed_later(exc: BaseException) -> bool:

@@ -121,6 +121,15 @@ def test_a_report_is_repeated_until_it_is_taken(guard, fence):
     assert guard.take_marks() == ["failed callback"]
 
 
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_report_that_meets_a_server_without_the_plugin_is_repeated(guard, fence, status):
+    """B4: during the upgrade of several API servers, another one than that which took the claim."""
+    fence.fix("callback-state", Answer(status, {"detail": "what Airflow says of unknown paths"}))
+
+    assert guard.run(new_workload(), fence.url, report_attempts=2) == {"type": "Completed", "exit_code": 0}
+    assert len(fence.calls("callback-state")) == 2
+
+
 @pytest.mark.parametrize("status", [503, 403])
 def test_a_report_that_is_not_taken_is_an_error(guard, fence, status):
     fence.fix("callback-state", *[Answer(status)] * 4)
