@@ -171,8 +171,10 @@ class Submitter:
         for flight in flights:
             by_backend[flight.launch.backend].append(flight)
         external_ids: dict[str, str] = {}
-        for name, group in by_backend.items():
-            results = self._submit_group(self.backends[name], group, stale_at)
+        # Pods first: they are only handed over. To send messages may take as long as a check is good.
+        for name in (BackendName.KUBERNETES, BackendName.CELERY):
+            group = by_backend[name]
+            results = self._submit_group(self.backends[name], group, stale_at) if group else {}
             for flight in group:
                 self._sort(flight, results[flight.token], outcome, external_ids)
         self._note(external_ids, outcome.rejected)

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from airflow.utils.session import create_session
 
-from dispatcher.backends.base import Postponed
+from dispatcher.backends.base import BEGIN_SECONDS, Postponed
+from dispatcher.backends.memory import MemoryBackend
+from dispatcher.dispatch.signing import Signer
+from dispatcher.dispatch.submit import Submitter
+from dispatcher.domain.lifecycle import BackendName
 from tests.support import dispatching as run
 from tests.support import rows
 from tests.support.service_dispatching import die, orphan_check
@@ -78,3 +84,32 @@ def test_never_more_are_sent_than_there_are_slots():
         run.loop(executor)
     assert len(executor.celery.sends) == 2
     assert executor.slots_available == 0
+
+
+class SlowBroker(MemoryBackend):
+    """Takes longer to send than a check is good, as it may with a high ``[celery] operation_timeout``."""
+
+    def __init__(self) -> None:
+        super().__init__(BackendName.CELERY)
+        self.now = 0.0
+
+    def submit(self, batch):
+        results = super().submit(batch)
+        self.now += BEGIN_SECONDS + 1.0
+        return results
+
+
+def test_fault_12_pods_are_handed_over_however_long_messages_take():
+    executor, broker = run.started_executor(), SlowBroker()
+    first = run.queue_task(executor, task_id="celery", priority_weight=99)
+    second = run.queue_task(executor, task_id="pod", queue="kubernetes")
+    submitter = Submitter(
+        backends={BackendName.CELERY: broker, BackendName.KUBERNETES: executor.kubernetes},
+        signer=Signer(lambda: executor.jwt_generator, 600),
+        owner=str(executor.job_id),
+        session=partial(create_session, scoped=False),
+        clock=lambda: broker.now,
+        utcnow=rows.utcnow,
+    )
+    outcome = submitter.submit(executor.dispatcher.in_flight())
+    assert outcome.sent == {first, second}

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dispatcher.backends.base import Postponed, Submission, SubmitResult
+from dispatcher.backends.base import BEGIN_SECONDS, Postponed, Submission, SubmitResult
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -33,7 +33,8 @@ class Batch:
         self._sending: set[str] = set()
         self._closed = False
         self._seconds = seconds
-        self._stop_at = time.monotonic() + STOP_AT * seconds - spent
+        # Nor on a check that has grown old, however long the batch may take.
+        self._stop_at = time.monotonic() + min(STOP_AT * seconds, BEGIN_SECONDS) - spent
 
     def queue(self) -> str | None:
         """Return the queue of what is to be sent next, or None when nothing is or the time is up."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dispatcher.backends.base import Postponed, Sent
+from dispatcher.backends.base import BEGIN_SECONDS, Postponed, Sent
 from dispatcher.backends.celery.batch import Batch
 from tests.support.backend_harness import make_submission
 
@@ -51,6 +51,23 @@ def test_nothing_more_is_handed_out_once_the_time_is_up():
         assert isinstance(result, Postponed)
         assert not result.ambiguous
         assert result.retry_after == 0.0
+
+
+def test_none_is_begun_on_a_check_that_has_grown_old(monkeypatch):
+    """However long ``[celery] operation_timeout`` lets a batch take (rule 4)."""
+    now = [1000.0]
+    monkeypatch.setattr("dispatcher.backends.celery.batch.time.monotonic", lambda: now[0])
+    first, second = make_submission(priority=2), make_submission(priority=1)
+    sending = Batch([first, second], LONG, spent=1.0)
+
+    now[0] += BEGIN_SECONDS - 1.5
+    assert next_of(sending) == first
+    sending.settle(first.token, Sent(first.token))
+    now[0] += 1.0
+    assert next_of(sending) is None
+
+    rest = sending.close(answered=True)[second.token]
+    assert not rest.tried
 
 
 def test_what_has_not_come_back_may_be_there_and_the_rest_certainly_is_not():
