@@ -13,11 +13,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from airflow import settings
 from airflow.jobs.job import Job
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
@@ -30,7 +30,7 @@ from tests.support.players import GATES_VARIABLE, SERVER_VARIABLE
 from tests.support.relay import Relay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = [
@@ -60,6 +60,7 @@ UNHURRIED = {
 
 SETTINGS_OF_SCHEDULER = {
     "stock": {"AIRFLOW__CORE__EXECUTOR": STOCK},
+    "stock, pods alone": {"AIRFLOW__CORE__EXECUTOR": "KubernetesExecutor"},
     "ours beside stock": {"AIRFLOW__CORE__EXECUTOR": f"{OURS},KubernetesExecutor"},
     "ours": {"AIRFLOW__CORE__EXECUTOR": OURS},
     "ours, fence required": {"AIRFLOW__CORE__EXECUTOR": OURS, "AIRFLOW__DISPATCHER__FENCE": "required"},
@@ -67,13 +68,16 @@ SETTINGS_OF_SCHEDULER = {
 
 
 class Site:
-    """What is there at one time: a scheduler, a worker, the pods, and an API server behind one address."""
+    """What is there at one time: a scheduler, a worker, the pods, and an API server behind one address.
 
-    def __init__(self, ground: PlayedGround, gates: Path, relay: Relay) -> None:
+    :param scheduler: name of the first scheduler's settings
+    """
+
+    def __init__(self, ground: PlayedGround, gates: Path, relay: Relay, scheduler: str) -> None:
         self._ground = ground
         self._gates = gates
         self._relay = relay
-        self._scheduler = ground.nursery.scheduler(**SETTINGS_OF_SCHEDULER["stock"])
+        self._scheduler = ground.nursery.scheduler(**SETTINGS_OF_SCHEDULER[scheduler])
         self._worker = ground.nursery.worker("default", stock=True)
         self.pods = ground.start_pods()
 
@@ -119,24 +123,25 @@ class Site:
         assert finished.returncode == 0, finished.stderr
         return finished.stdout
 
-    def fly(self, wave: str, *, stock_pods: bool) -> None:
+    def fly(self, wave: str, *, stock_pods: bool, sides: int = 2) -> None:
         """Start a run, and wait until all of its tasks are in flight.
 
         :param wave: name of the run
         :param stock_pods: tasks of the queue ``kubernetes`` name the stock executor, as its DAGs do
+        :param sides: on how many sides bodies have to run; one where all are in pods
         """
         tasks = [f"task-{n}@{('default', 'kubernetes')[n % 2]}" for n in range(TASKS)]
         start_run(wave, tasks, wave, max_active_tasks=1000)
         if stock_pods:
             name_stock_executor(wave)
         wait_for(lambda: in_flight(wave) == TASKS, f"{wave}: all are in flight", self._scheduler.tail)
-        wait_for(lambda: self._running(wave), f"{wave}: bodies run on both sides", self._scheduler.tail)
+        wait_for(lambda: self._running(wave, sides), f"{wave}: bodies run", self._scheduler.tail)
 
-    def _running(self, wave: str) -> bool:
+    def _running(self, wave: str, sides: int) -> bool:
         places = Counter(
             body.place.startswith("pod") for body in read_notes(self._ground.notes) if wave in body.subject
         )
-        return min(places[True], places[False]) >= AT_LEAST_RUNNING
+        return len(places) == sides and min(places.values()) >= AT_LEAST_RUNNING
 
     def land(self, wave: str) -> None:
         """Open the gate, and wait until all have ended well."""
@@ -159,14 +164,16 @@ class Site:
         return self._scheduler.slots()
 
 
-def test_there_and_back(airflow_db, api_server, tmp_path):
-    if settings.get_engine().dialect.name != "postgresql":
-        pytest.skip("needs PostgreSQL as the metadata database")
-    gates = tmp_path / "gates"
+@contextmanager
+def opened_site(api_server, folder: Path, scheduler: str) -> Iterator[tuple[Site, str]]:
+    """Yield a site, and the URL of its API server.
+
+    :param scheduler: name of the first scheduler's settings
+    """
+    gates = folder / "gates"
     gates.mkdir()
-    presented = api_server(with_plugin=True)
-    required = api_server(with_plugin=True, env={"AIRFLOW__DISPATCHER__FENCE": "required"})
-    address = urlsplit(presented.url)
+    server = api_server(with_plugin=True)
+    address = urlsplit(server.url)
     with Relay(str(address.hostname), int(address.port or 0)) as relay:
         url = f"http://127.0.0.1:{relay.port}"
         environment = {
@@ -175,39 +182,57 @@ def test_there_and_back(airflow_db, api_server, tmp_path):
             SERVER_VARIABLE: url,
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         }
-        with PlayedGround(presented, tmp_path, environment) as ground:
-            site = Site(ground, gates, relay)
-
-            site.fly("scheduler", stock_pods=True)
-            site.swap_scheduler("ours beside stock")
-            site.land("scheduler")
-
-            site.fly("worker", stock_pods=False)
-            site.swap_worker(stock=False)
-            site.land("worker")
-
-            site.fly("fence", stock_pods=False)
-            site.swap_api_server(required.url)
-            site.swap_scheduler("ours, fence required")
-            site.land("fence")
-
-            site.fly("fence-back", stock_pods=False)
-            site.swap_api_server(presented.url)
-            site.swap_scheduler("ours")
-            site.land("fence-back")
-
-            site.fly("worker-back", stock_pods=False)
-            site.swap_worker(stock=True)
-            site.land("worker-back")
-
-            site.fly("scheduler-back", stock_pods=False)
-            site.swap_scheduler("stock", between=site.hand_over)
-            site.land("scheduler-back")
-
-            site.fly("stock", stock_pods=True)
-            site.land("stock")
-            wait_for(lambda: site.slots() == 0, "no slot is held", lambda: "")
+        with PlayedGround(server, folder, environment) as ground:
+            site = Site(ground, gates, relay, scheduler)
+            yield site, server.url
     assert site.pods.errors == []
+
+
+@pytest.fixture(autouse=True)
+def _on_postgres(airflow_db, airflow_database):
+    if airflow_database != "postgres":
+        pytest.skip("needs PostgreSQL as the metadata database")
+
+
+def test_from_pods_of_the_stock_executor_alone(api_server, tmp_path):
+    with opened_site(api_server, tmp_path, "stock, pods alone") as (site, _):
+        site.fly("pods", stock_pods=False, sides=1)
+        site.swap_scheduler("ours")
+        site.land("pods")
+
+
+def test_there_and_back(api_server, tmp_path):
+    required = api_server(with_plugin=True, env={"AIRFLOW__DISPATCHER__FENCE": "required"})
+    with opened_site(api_server, tmp_path, "stock") as (site, presented_url):
+        site.fly("scheduler", stock_pods=True)
+        site.swap_scheduler("ours beside stock")
+        site.land("scheduler")
+
+        site.fly("worker", stock_pods=False)
+        site.swap_worker(stock=False)
+        site.land("worker")
+
+        site.fly("fence", stock_pods=False)
+        site.swap_api_server(required.url)
+        site.swap_scheduler("ours, fence required")
+        site.land("fence")
+
+        site.fly("fence-back", stock_pods=False)
+        site.swap_api_server(presented_url)
+        site.swap_scheduler("ours")
+        site.land("fence-back")
+
+        site.fly("worker-back", stock_pods=False)
+        site.swap_worker(stock=True)
+        site.land("worker-back")
+
+        site.fly("scheduler-back", stock_pods=False)
+        site.swap_scheduler("stock", between=site.hand_over)
+        site.land("scheduler-back")
+
+        site.fly("stock", stock_pods=True)
+        site.land("stock")
+        wait_for(lambda: site.slots() == 0, "no slot is held", lambda: "")
 
 
 def wait_for(ready: Callable[[], object], what: str, tail: Callable[[], str]) -> None:
