@@ -255,11 +255,18 @@ class Cluster:
             "stringData": {WORKLOAD_FILE: payload},
         }
         try:
-            with _typed_errors():
-                _read(self._api.create_namespaced_secret(namespace, body, **self._args))
+            self._create_secret(namespace, body)
         except AlreadyExistsError:
-            with _typed_errors():
-                _read(self._api.patch_namespaced_secret(name, namespace, body, **self._args))
+            try:
+                with _typed_errors():
+                    _read(self._api.patch_namespaced_secret(name, namespace, body, **self._args))
+            except NotFoundError:
+                # Gone with the earlier pod, between the two calls.
+                self._create_secret(namespace, body)
+
+    def _create_secret(self, namespace: str, body: Mapping[str, Any]) -> None:
+        with _typed_errors():
+            _read(self._api.create_namespaced_secret(namespace, body, **self._args))
 
     def delete_secret(self, namespace: str, name: str) -> None:
         """Delete a Secret; one that is not there is no error."""
