@@ -78,6 +78,7 @@ def executor(site, server, airflow_db, airflow_home, monkeypatch):
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", server)
     monkeypatch.setattr(search, "PATIENCE", timedelta(seconds=3))
     monkeypatch.setattr(sweep, "SWEEP_INTERVAL", 0.5)
+    monkeypatch.setattr(sweep, "LONGEST_INTERVAL", 0.5)
     monkeypatch.setattr(sweep, "GRACE", 1.0)
     monkeypatch.setattr(lookout, "LOOK_INTERVAL", 1.0)
     monkeypatch.setattr(lookout, "CONFIRM_INTERVAL", 0.5)

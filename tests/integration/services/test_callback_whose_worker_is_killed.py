@@ -33,6 +33,7 @@ def impatient(configured):
     configured.setattr(claimants, "LOOK_INTERVAL", 0.5)
     configured.setattr(abandonment, "LEAST_AGE", timedelta(0))
     configured.setattr(sweep, "SWEEP_INTERVAL", 0.2)
+    configured.setattr(sweep, "LONGEST_INTERVAL", 0.2)
     configured.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "1")
     configured.setenv("AIRFLOW__DISPATCHER__CALLBACK_QUEUE", QUEUE)
 
