@@ -83,9 +83,16 @@ class PodWatcher:
         return str(answer.read().decode(errors="replace"))
 
 
-def names_of_pods(namespace: str) -> list[str]:
-    """Return the names of all pods in a namespace."""
+def pods_left(namespace: str) -> list[str]:
+    """Return the pods in a namespace whose removal nobody has asked for, each with its phase.
+
+    How long a node takes over a removal is the cluster's affair.
+    """
     api = get_kube_client(
         in_cluster=False, config_file=conf.get_mandatory_value("kubernetes_executor", "config_file")
     )
-    return sorted(pod.metadata.name for pod in api.list_namespaced_pod(namespace).items)
+    return sorted(
+        f"{pod.metadata.name} ({pod.status.phase})"
+        for pod in api.list_namespaced_pod(namespace).items
+        if pod.metadata.deletion_timestamp is None
+    )

@@ -17,7 +17,7 @@ from dispatcher.local.tour.expectations import (
     SUCCESS,
     faults,
 )
-from dispatcher.local.tour.pods import names_of_pods
+from dispatcher.local.tour.pods import pods_left
 from dispatcher.local.tour.provocations import Provocations
 from dispatcher.local.tour.run import Run
 from dispatcher.local.tour.waiting import happened, wait_for
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PARSE_SECONDS = 90
 RUN_SECONDS = 240
 STEP_SECONDS = 120
-SETTLE_SECONDS = 40
+SETTLE_SECONDS = 90
 QUEUED = "queued"
 
 
@@ -121,10 +121,10 @@ class Tour:
 
         def clean() -> bool:
             settled = all(launch.settled_at is not None for launch in run.launches())
-            return settled and not names_of_pods(self._system.namespace)
+            return settled and not pods_left(self._system.namespace)
 
         happened(clean, SETTLE_SECONDS)
 
     def _judge(self, run: Run) -> list[str]:
-        left = [f"pod {name} is left" for name in names_of_pods(self._system.namespace)]
+        left = [f"pod {pod} is left" for pod in pods_left(self._system.namespace)]
         return faults(run.outcome()) + left
