@@ -130,6 +130,8 @@ clean: ## Remove the environments, caches and build results
 venv: $(STAMP)
 
 # The pinned uv installs the lock in seconds; pip is there for where uv cannot reach the package index.
+# Bytecode is made here, once: where PYTHONDONTWRITEBYTECODE is set, as in many containers, every start of
+# Airflow would compile all of it anew, which takes longer than the start itself.
 # Candidates are run, not just looked up: a shim on PATH may stand for a version that is not selected.
 $(STAMP): $(LOCK) pyproject.toml
 	@set -e; \
@@ -146,6 +148,6 @@ $(STAMP): $(LOCK) pyproject.toml
 	    $$found -m venv $(VENV); \
 	fi
 	$(PIP) "$$(grep '^uv==' $(LOCK))"
-	$(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python -r $(LOCK) || $(PIP) -r $(LOCK)
+	$(BIN)/uv pip install --quiet --system-certs --compile-bytecode --python $(BIN)/python -r $(LOCK) || $(PIP) -r $(LOCK)
 	$(PIP) --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/installed-*; touch $@
