@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, Row, select, update
+from sqlalchemy import ARRAY, ColumnElement, Connection, Row, String, any_, literal, select, update
 
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 CHUNK = 500
-"""How many tokens one statement names at most."""
+"""How many tokens one statement names at most, where each is a parameter of its own."""
+
+ARRAY_CHUNK = 5_000
+"""How many it names at most where they are one array; see ``among``."""
 
 COLUMNS = tuple(LaunchRow.__table__.c)
 """All columns."""
@@ -36,7 +39,7 @@ def compare_and_set(
     :param also: further conditions, which may look at other tables
     """
     hit: dict[str, int] = {}
-    for chunk in chunks(tokens):
+    for chunk in chunks_for(connection, tokens):
         hit |= _write_chunk(connection, chunk, conditions, new, also)
     return hit
 
@@ -49,12 +52,13 @@ def _write_chunk(
     also: Sequence[ColumnElement[bool]],
 ) -> dict[str, int]:
     returning = connection.dialect.update_returning
-    criteria = [LaunchRow.token.in_(tokens), *conditions, *also]
+    these = among(connection, LaunchRow.token, tokens)
+    criteria = [these, *conditions, *also]
     if len(tokens) > 1 or not returning:
         # Rows are locked in the order of their tokens, so that two batches cannot deadlock.
-        named = criteria if not returning else [LaunchRow.token.in_(tokens), *conditions]
+        named = criteria if not returning else [these, *conditions]
         locking = select(LaunchRow.token, LaunchRow.sequence).where(*named).order_by(LaunchRow.token)
-        locked = {row.token: row.sequence for row in connection.execute(locking.with_for_update())}
+        locked = _sequences(connection.execute(locking.with_for_update()))
         if not locked:
             return {}
         if not returning:
@@ -63,10 +67,29 @@ def _write_chunk(
         if connection.dialect.name != "sqlite":
             # What is locked stays as it is. Naming the owner again would lead a planner without statistics
             # through all rows of the owner, once for each of these.
-            criteria = [LaunchRow.token.in_(locked), *also]
+            criteria = [among(connection, LaunchRow.token, locked), *also]
     statement = update(LaunchRow).where(*criteria).values(**new)
-    rows = connection.execute(statement.returning(LaunchRow.token, LaunchRow.sequence))
-    return {row.token: row.sequence for row in rows}
+    return _sequences(connection.execute(statement.returning(LaunchRow.token, LaunchRow.sequence)))
+
+
+def _sequences(found: Any) -> dict[str, int]:
+    sequences: dict[str, int] = dict(found.all())
+    return sequences
+
+
+def among(connection: Connection, column: Any, tokens: Collection[str]) -> ColumnElement[bool]:
+    """Return the criterion that ``column`` is one of ``tokens``.
+
+    PostgreSQL gets them as one parameter: one each takes SQLAlchemy and the driver longer than the rows take
+    the database.
+
+    :param connection: on which it is used
+    """
+    if _takes_arrays(connection):
+        criterion: ColumnElement[bool] = column == any_(literal(list(tokens), ARRAY(String)))
+        return criterion
+    in_list: ColumnElement[bool] = column.in_(tokens)
+    return in_list
 
 
 def launch_of(row: Row[Any]) -> Launch:
@@ -88,3 +111,15 @@ def chunks(items: Collection[str], size: int = CHUNK) -> Iterator[list[str]]:
     ordered = iter(sorted(items))
     while chunk := list(islice(ordered, size)):
         yield chunk
+
+
+def chunks_for(connection: Connection, tokens: Collection[str]) -> Iterator[list[str]]:
+    """Yield tokens in their order, as many at once as one statement names with ``among``.
+
+    :param connection: on which they are used
+    """
+    return chunks(tokens, ARRAY_CHUNK if _takes_arrays(connection) else CHUNK)
+
+
+def _takes_arrays(connection: Connection) -> bool:
+    return connection.dialect.name == "postgresql"

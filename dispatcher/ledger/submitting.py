@@ -12,7 +12,7 @@ from sqlalchemy.orm import aliased
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import OPEN, BackendName, LaunchEvent, LaunchKind, LaunchState, sources
 from dispatcher.ledger.models import LaunchRow
-from dispatcher.ledger.rows import COLUMNS, chunks, compare_and_set, launch_of, values_of
+from dispatcher.ledger.rows import COLUMNS, among, chunks_for, compare_and_set, launch_of, values_of
 from dispatcher.ledger.store import queued_under_this_token
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def submit_tasks(
     :returns: of those that were hit, the sequence
     """
     hit: dict[str, int] = {}
-    for chunk in chunks(tokens):
+    for chunk in chunks_for(connection, tokens):
         # The tokens are named for the task instances too, where nothing else is known to select few of them:
         # a database without statistics compares each launch with every queued task instance otherwise.
-        queued = queued_under_this_token(TaskInstance.external_executor_id.in_(chunk))
+        queued = queued_under_this_token(among(connection, TaskInstance.external_executor_id, chunk))
         hit |= compare_and_set(
             connection, chunk, _may_submit(LaunchKind.TASK, owner), _as_submitted(now), also=(queued,)
         )
@@ -83,7 +83,7 @@ def older_open(connection: Connection, tokens: Collection[str]) -> list[Launch]:
     """
     newer = aliased(LaunchRow)
     found: dict[str, Launch] = {}
-    for chunk in chunks(tokens):
+    for chunk in chunks_for(connection, tokens):
         statement = (
             select(*COLUMNS)
             .join(
@@ -98,7 +98,7 @@ def older_open(connection: Connection, tokens: Collection[str]) -> list[Launch]:
                 ),
             )
             .where(
-                newer.token.in_(chunk),
+                among(connection, newer.token, chunk),
                 newer.kind == LaunchKind.TASK.value,
                 LaunchRow.kind == LaunchKind.TASK.value,
                 LaunchRow.state.in_(values_of(OPEN)),
