@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -98,8 +98,7 @@ def _verdicts(connection: Connection, launches: Mapping[str, Launch], owner: str
 
 
 def _submitted(launch: Launch, sequence: int, now: datetime) -> Launch:
-    return replace(
-        launch,
+    return launch._replace(
         sequence=sequence,
         state=LaunchState.SUBMITTED,
         submitted_at=now,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -59,7 +59,7 @@ class End:
     def written(self, now: datetime) -> Ended:
         """Return what it is once it is written."""
         reason = self.ending.reason
-        after = replace(self.launch, state=target(self.event), ended_at=now, end_reason=reason)
+        after = self.launch._replace(state=target(self.event), ended_at=now, end_reason=reason)
         return Ended(after, self.ending, self.told)
 
 
@@ -236,7 +236,7 @@ class Observer:
         )
         if not hit:
             return None
-        return replace(launch, state=target(LaunchEvent.CLAIM), claimant=UNFENCED, claimed_at=now)
+        return launch._replace(state=target(LaunchEvent.CLAIM), claimant=UNFENCED, claimed_at=now)
 
 
 def ending_from(launch: Launch, observation: Observation) -> Ending:

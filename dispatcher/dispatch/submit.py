@@ -7,7 +7,7 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from dispatcher.backends.base import (
     SubmitResult,
     Underway,
 )
+from dispatcher.dispatch.ahead import made_meanwhile
 from dispatcher.dispatch.clearing import clear
 from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.dispatch.signing import Signer
@@ -77,7 +78,10 @@ class Prepared:
     payload: str = field(repr=False)
 
 
-def prepare(signer: Signer, workload: Any, launch_token: str | None) -> Prepared | Postponed | Rejected:
+PrepareResult = Prepared | Postponed | Rejected
+
+
+def prepare(signer: Signer, workload: Any, launch_token: str | None) -> PrepareResult:
     """Sign a workload and write it as JSON.
 
     :param signer: signs at the send
@@ -132,8 +136,11 @@ class Submitter:
         )
         if not due:
             return outcome
+        # The highest priority first, as it is handed over.
+        due.sort(key=_priority, reverse=True)
+        # Signing needs the processor and the check waits for the database: neither waits for the other.
         try:
-            with self.session() as session:
+            with made_meanwhile(self._prepared, due) as made, self.session() as session:
                 cleared = clear(session.connection(), due, self.owner, self.utcnow())
                 # Until the commit the rows are locked; from then on another scheduler may take them over.
                 stale_at = self.clock() + BEGIN_SECONDS
@@ -145,7 +152,8 @@ class Submitter:
             return outcome
         outcome.superseded = cleared.superseded
         outcome.gone.update(flight.token for flight in due if flight.token not in cleared.tokens)
-        self._send([flight for flight in due if flight.token in cleared.tokens], stale_at, outcome)
+        signed = {flight.token: one for flight, one in zip(due, made, strict=False)}
+        self._send([flight for flight in due if flight.token in cleared.tokens], signed, stale_at, outcome)
         return outcome
 
     def collect(self, table: FlightTable, results: Mapping[str, Outcome]) -> Submitted:
@@ -166,7 +174,16 @@ class Submitter:
         self._note(external_ids, outcome.rejected)
         return outcome
 
-    def _send(self, flights: Sequence[Flight], stale_at: float, outcome: Submitted) -> None:
+    def _prepared(self, flight: Flight) -> PrepareResult:
+        return prepare(self.signer, flight.workload, flight.token)
+
+    def _send(
+        self,
+        flights: Sequence[Flight],
+        signed: Mapping[str, PrepareResult],
+        stale_at: float,
+        outcome: Submitted,
+    ) -> None:
         by_backend: dict[BackendName, list[Flight]] = defaultdict(list)
         for flight in flights:
             by_backend[flight.launch.backend].append(flight)
@@ -174,44 +191,59 @@ class Submitter:
         # Pods first: they are only handed over. To send messages may take as long as a check is good.
         for name in (BackendName.KUBERNETES, BackendName.CELERY):
             group = by_backend[name]
-            results = self._submit_group(self.backends[name], group, stale_at) if group else {}
+            results = self._submit_group(self.backends[name], group, signed, stale_at) if group else {}
             for flight in group:
                 self._sort(flight, results[flight.token], outcome, external_ids)
         self._note(external_ids, outcome.rejected)
 
     def _submit_group(
-        self, backend: Backend, group: Sequence[Flight], stale_at: float
+        self,
+        backend: Backend,
+        group: Sequence[Flight],
+        signed: Mapping[str, PrepareResult],
+        stale_at: float,
     ) -> Mapping[str, SubmitResult]:
         not_made: dict[str, SubmitResult] = {}
-        sent = backend.submit(self._submissions(group, stale_at, not_made))
+        sent = backend.submit(self._submissions(group, signed, stale_at, not_made))
         return {**dict.fromkeys((flight.token for flight in group), NOT_READ), **sent, **not_made}
 
     def _submissions(
-        self, group: Sequence[Flight], stale_at: float, not_made: dict[str, SubmitResult]
+        self,
+        group: Sequence[Flight],
+        signed: Mapping[str, PrepareResult],
+        stale_at: float,
+        not_made: dict[str, SubmitResult],
     ) -> Iterator[Submission]:
-        """Make what the backend is handed, callbacks and the highest priority first, while it reads.
+        """Make what the backend is handed, while it reads.
 
+        :param group: callbacks and the highest priority first
+        :param signed: what was signed already
         :param stale_at: from when on nothing more is handed over: the check is too old then, for this
             process may have stalled and what it checked may be another scheduler's by now (rule 4)
         :param not_made: takes the answers for what cannot be handed over
         """
-        for flight in sorted(group, key=_priority, reverse=True):
+        for flight in group:
             if self.clock() > stale_at:
                 log.warning("The check of a batch grew old before all of it was handed over; it is repeated")
                 return
-            made = self.submission(flight)
+            made = self.submission(flight, signed.get(flight.token))
             if isinstance(made, Submission):
                 yield made
             else:
                 not_made[flight.token] = made
 
-    def submission(self, flight: Flight) -> Submission | Postponed | Rejected:
+    def submission(
+        self, flight: Flight, prepared: PrepareResult | None = None
+    ) -> Submission | Postponed | Rejected:
         """Return what the backend is handed for one launch, freshly signed, or why there is nothing to hand.
 
         One workload that cannot be written must not hold up the others, and must never end the scheduler.
+
+        :param flight: the launch
+        :param prepared: what came of signing it, if that was done already
         """
         launch = flight.launch
-        prepared = prepare(self.signer, flight.workload, launch.token)
+        prepared = prepared or self._prepared(flight)
         if not isinstance(prepared, Prepared):
             return prepared
         signed = prepared.workload
@@ -243,7 +275,7 @@ class Submitter:
         if isinstance(result, Sent):
             flight.workload = None
             if result.external_id != flight.launch.external_id:
-                flight.launch = replace(flight.launch, external_id=result.external_id)
+                flight.launch = flight.launch._replace(external_id=result.external_id)
                 external_ids[flight.token] = result.external_id
             outcome.sent.add(flight.token)
         elif isinstance(result, Rejected):

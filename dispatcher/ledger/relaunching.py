@@ -6,7 +6,7 @@ From its commit on the old artefact can never claim: its launch has ended, and i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -90,8 +90,7 @@ def relaunch(
 
 
 def _successor(old: Launch, subject_id: str, number: int, order: Relaunch) -> Launch:
-    return replace(
-        old,
+    return old._replace(
         token=order.token,
         subject_id=subject_id,
         state=LaunchState.ISSUED,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask
@@ -128,4 +127,4 @@ def sent_long_ago(executor: HybridExecutor, token: str, seconds: timedelta) -> N
         session.execute(update(LaunchRow).where(LaunchRow.token == token).values(submitted_at=submitted_at))
     for flight in executor.dispatcher.in_flight():
         if flight.token == token:
-            flight.launch = replace(flight.launch, submitted_at=submitted_at)
+            flight.launch = flight.launch._replace(submitted_at=submitted_at)

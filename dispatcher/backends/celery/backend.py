@@ -7,7 +7,7 @@ import logging
 import time
 from concurrent.futures import wait
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.backends.base import (
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from dispatcher.settings import Settings
 
 log = logging.getLogger(__name__)
+
+CHUNK = 500
+"""Messages that are handed to the broker's lane at once."""
 
 SOCKET_SECONDS = 5.0
 """How long a socket operation may take at least, where the configuration names no time-out."""
@@ -139,12 +142,14 @@ class CeleryBackend:
             self._broker_outage.begin(str(exc))
             return {submission.token: Postponed(str(exc)) for submission in batch}
         began = time.monotonic()
-        # Half of the time at most for signatures, which RSA makes dear.
-        read = list(takewhile(lambda _: time.monotonic() - began < self._timeout / 2, batch))
-        spent = time.monotonic() - began
-        work = Batch(read, self._timeout, spent)
+        work = Batch(self._timeout)
         sending = self._broker.start(lambda: services.publisher.send(work))
-        answered = sending is not None and came_back(sending, self._timeout - spent)
+        # Half of the time at most for signatures, which RSA makes dear.
+        reading = takewhile(lambda _: time.monotonic() - began < self._timeout / 2, batch)
+        while read := list(islice(reading, CHUNK)):  # the lane sends one chunk while the next is made
+            work.add(read)
+        work.complete()
+        answered = sending is not None and came_back(sending, self._timeout - (time.monotonic() - began))
         if sending is None:
             work.postpone_rest(Postponed("the broker has not answered an earlier call yet"))
         elif answered and (error := sending.exception()) is not None:

@@ -19,26 +19,52 @@ STOP_AT = 0.8
 
 
 class Batch:
-    """Hands out submissions, highest priority first, and keeps what became of each.
+    """Hands out submissions as they come in, highest priority first, and keeps what became of each.
 
-    :param submissions: what to send; the order of equal priorities is kept
     :param seconds: time budget of the whole batch
-    :param spent: seconds of it that are used up already
     """
 
-    def __init__(self, submissions: Sequence[Submission], seconds: float, spent: float = 0.0) -> None:
-        self._lock = threading.Lock()
-        self._waiting = deque(sorted(submissions, key=lambda one: -one.priority))
+    def __init__(self, seconds: float) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[Submission] = deque()
+        self._complete = False
+        self._given_up: Postponed | None = None
         self._results: dict[str, SubmitResult] = {}
         self._sending: set[str] = set()
         self._closed = False
         self._seconds = seconds
         # Nor on a check that has grown old, however long the batch may take.
-        self._stop_at = time.monotonic() + min(STOP_AT * seconds, BEGIN_SECONDS) - spent
+        self._stop_at = time.monotonic() + min(STOP_AT * seconds, BEGIN_SECONDS)
+
+    def add(self, submissions: Sequence[Submission]) -> None:
+        """Let more be sent, after all that was added before.
+
+        :param submissions: what to send; the order of equal priorities is kept
+        """
+        with self._changed:
+            if self._given_up is not None:
+                self._results.update(dict.fromkeys((one.token for one in submissions), self._given_up))
+                return
+            self._waiting.extend(sorted(submissions, key=lambda one: -one.priority))
+            self._changed.notify()
+
+    def complete(self) -> None:
+        """Say that nothing more is added."""
+        with self._changed:
+            self._complete = True
+            self._changed.notify()
 
     def queue(self) -> str | None:
-        """Return the queue of what is to be sent next, or None when nothing is or the time is up."""
-        with self._lock:
+        """Return the queue of what is to be sent next, or None when nothing is or the time is up.
+
+        Waits for what may still be added.
+        """
+        with self._changed:
+            while not (self._waiting or self._complete or self._closed):
+                left = self._stop_at - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(left)
             return self._waiting[0].queue if self._may_go_on() else None
 
     def take(self, queues: Collection[str], most: int) -> list[Submission]:
@@ -48,7 +74,7 @@ class Batch:
         :param most: how many may go together
         """
         taken: list[Submission] = []
-        with self._lock:
+        with self._changed:
             while self._may_go_on() and len(taken) < most and self._waiting[0].queue in queues:
                 taken.append(self._waiting.popleft())
             self._sending.update(one.token for one in taken)
@@ -59,14 +85,18 @@ class Batch:
 
     def settle(self, token: str, result: SubmitResult) -> None:
         """Note what became of a submission that ``take`` handed out."""
-        with self._lock:
+        with self._changed:
             if not self._closed:
                 self._results[token] = result
                 self._sending.discard(token)
 
     def postpone_rest(self, result: Postponed) -> None:
-        """Give up what has not been handed out yet; what was, and is not settled, may have been sent."""
-        with self._lock:
+        """Give up what has not been handed out yet, or is yet to be added.
+
+        What was handed out, and is not settled, may have been sent.
+        """
+        with self._changed:
+            self._given_up = result
             self._results.update(dict.fromkeys(self._sending, replace(result, ambiguous=True)))
             self._sending.clear()
             while self._waiting:
@@ -84,8 +114,9 @@ class Batch:
         rest = Postponed(late, retry_after=0.0, tried=False)
         if not answered:
             rest = Postponed(f"the broker did not answer within {self._seconds:g} s")
-        with self._lock:
+        with self._changed:
             self._closed = True
+            self._changed.notify()
             self._results.update(dict.fromkeys(self._sending, replace(rest, ambiguous=True)))
             for submission in self._waiting:
                 self._results[submission.token] = rest

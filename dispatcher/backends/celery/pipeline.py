@@ -12,6 +12,7 @@ Everything here runs in the broker's lane.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from base64 import b64decode, b64encode
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 CHUNK = 500
 """Messages in one pipeline."""
 
+TAG_BYTES = 16
+"""As random as the UUID that kombu takes for a delivery tag, in which nobody looks for anything."""
+
 REDIS = "redis"
 """What kombu calls a transport whose queues are Redis lists, with TLS and Sentinel as well."""
 
@@ -46,8 +50,8 @@ class Form:
     """A message that lacks its token, its payload and its delivery tag.
 
     :param key: the Redis key of the list that it is pushed to
-    :param text: the message as kombu pushes it, with placeholders
-    :param body: its body as JSON, with a placeholder for the payload
+    :param text: the message as kombu pushes it, to be filled in by ``%``, which looks at it only once
+    :param body: its body as JSON, to be filled in with the payload
     """
 
     key: str
@@ -64,13 +68,11 @@ class Form:
         if not isinstance(payload, str):
             raise EncodeError(f"its payload is no text, but {type(payload).__name__}")
         argument = json.dumps(payload)  # of text, kombu's own encoder makes the same
-        body = b64encode(self.body.replace(f'"{_PAYLOAD}"', argument).encode()).decode()
-        text = self.text.replace(_TOKEN, token).replace(_TAG, str(uuid.uuid4()))
-        return text.replace(_BODY, body)
+        body = b64encode((self.body % argument).encode()).decode()
+        return self.text % {"token": token, "tag": os.urandom(TAG_BYTES).hex(), "body": body}
 
 
 # Random, so that they stand for nothing else; of letters, digits and dashes, so that JSON leaves them alone.
-# The body comes last: nothing is looked for in what a workload holds.
 _TOKEN, _PAYLOAD, _TAG, _BODY = (f"{name}-{uuid.uuid4()}" for name in ("token", "payload", "tag", "body"))
 
 
@@ -154,11 +156,21 @@ def _form(key: str, text: str) -> Form:
     encoded = message["body"]
     body = b64decode(encoded).decode()
     placeholders = text.replace(encoded, _BODY).replace(properties["delivery_tag"], _TAG)
-    form = Form(key, placeholders, body)
     once = body.count(f'"{_PAYLOAD}"') == 1 and placeholders.count(_BODY) == placeholders.count(_TAG) == 1
     if not once or _PAYLOAD in placeholders or _TOKEN in body:
         raise NoCopyError
-    return form
+    return Form(
+        key,
+        _template(placeholders, {_TOKEN: "%(token)s", _TAG: "%(tag)s", _BODY: "%(body)s"}),
+        _template(body, {f'"{_PAYLOAD}"': "%s"}),
+    )
+
+
+def _template(text: str, fields: Mapping[str, str]) -> str:
+    template = text.replace("%", "%%")
+    for placeholder, name in fields.items():
+        template = template.replace(placeholder, name)
+    return template
 
 
 def _is_plain(message: Mapping[str, Any]) -> bool:

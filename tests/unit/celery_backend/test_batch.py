@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from dispatcher.backends.base import BEGIN_SECONDS, Postponed, Sent
 from dispatcher.backends.celery.batch import Batch
 from tests.support.backend_harness import make_submission
 
 LONG = 60.0
 NOW = 0.0
+
+
+def batch_of(submissions, seconds):
+    batch = Batch(seconds)
+    batch.add(submissions)
+    batch.complete()
+    return batch
 
 
 def order_of(batch):
@@ -26,14 +35,14 @@ def test_highest_priority_first_and_the_given_order_among_equals():
     """Known fault 32: the lowest priority went first."""
     submissions = [make_submission(priority=weight) for weight in (1, 5, 10, 5, 1)]
 
-    order = order_of(Batch(submissions, LONG))
+    order = order_of(batch_of(submissions, LONG))
 
     assert order == [submissions[index] for index in (2, 1, 3, 0, 4)]
 
 
 def test_each_token_has_its_answer():
     submissions = [make_submission() for _ in range(3)]
-    batch = Batch(submissions, LONG)
+    batch = batch_of(submissions, LONG)
     order_of(batch)
 
     assert batch.close(answered=True) == {one.token: Sent(one.token) for one in submissions}
@@ -41,7 +50,7 @@ def test_each_token_has_its_answer():
 
 def test_nothing_more_is_handed_out_once_the_time_is_up():
     submissions = [make_submission(), make_submission()]
-    batch = Batch(submissions, NOW)
+    batch = batch_of(submissions, NOW)
 
     assert next_of(batch) is None
     results = batch.close(answered=True)
@@ -58,9 +67,9 @@ def test_none_is_begun_on_a_check_that_has_grown_old(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr("dispatcher.backends.celery.batch.time.monotonic", lambda: now[0])
     first, second = make_submission(priority=2), make_submission(priority=1)
-    sending = Batch([first, second], LONG, spent=1.0)
+    sending = batch_of([first, second], LONG)
 
-    now[0] += BEGIN_SECONDS - 1.5
+    now[0] += BEGIN_SECONDS - 0.5
     assert next_of(sending) == first
     sending.settle(first.token, Sent(first.token))
     now[0] += 1.0
@@ -72,7 +81,7 @@ def test_none_is_begun_on_a_check_that_has_grown_old(monkeypatch):
 
 def test_what_has_not_come_back_may_be_there_and_the_rest_certainly_is_not():
     first, second, third, fourth = (make_submission(priority=weight) for weight in (4, 3, 2, 1))
-    batch = Batch([first, second, third, fourth], LONG)
+    batch = batch_of([first, second, third, fourth], LONG)
     batch.settle(next_of(batch).token, Sent(first.token))
     assert batch.take({"default"}, 2) == [second, third]
 
@@ -87,7 +96,7 @@ def test_what_has_not_come_back_may_be_there_and_the_rest_certainly_is_not():
 
 def test_only_what_goes_to_the_named_queues_goes_together():
     wanted, other = (make_submission(queue=queue) for queue in ("wanted", "other"))
-    batch = Batch([wanted, other, wanted], LONG)
+    batch = batch_of([wanted, other, wanted], LONG)
 
     assert batch.queue() == "wanted"
     assert batch.take({"wanted"}, 10) == [wanted]
@@ -99,7 +108,7 @@ def test_only_what_goes_to_the_named_queues_goes_together():
 
 def test_what_comes_back_after_the_end_changes_no_answer():
     submission, other = make_submission(priority=1), make_submission()
-    batch = Batch([submission, other], LONG)
+    batch = batch_of([submission, other], LONG)
     next_of(batch)
     results = batch.close(answered=True)
 
@@ -111,7 +120,7 @@ def test_what_comes_back_after_the_end_changes_no_answer():
 
 def test_the_rest_can_be_given_up_with_one_reason():
     submissions = [make_submission() for _ in range(3)]
-    batch = Batch(submissions, LONG)
+    batch = batch_of(submissions, LONG)
     batch.settle(next_of(batch).token, Sent("first"))
 
     batch.postpone_rest(Postponed("away"))
@@ -122,3 +131,53 @@ def test_the_rest_can_be_given_up_with_one_reason():
         Postponed("away"),
         Postponed("away"),
     ]
+
+
+def test_what_is_added_is_waited_for():
+    first, second, third = (make_submission(queue=queue) for queue in ("one", "two", "three"))
+    batch = Batch(LONG)
+    with ThreadPoolExecutor(1) as lane:
+        waiting = lane.submit(batch.queue)
+        batch.add([first])
+        assert waiting.result(LONG) == "one"
+        assert batch.take({"one"}, 10) == [first]
+        waiting = lane.submit(batch.queue)
+        batch.add([second, third])
+        assert waiting.result(LONG) == "two"
+        assert batch.take({"two", "three"}, 10) == [second, third]
+        waiting = lane.submit(batch.queue)
+        batch.complete()
+        assert waiting.result(LONG) is None
+
+
+def test_what_is_added_first_goes_first():
+    high, low = make_submission(priority=9), make_submission(priority=1)
+    batch = Batch(LONG)
+    batch.add([low])
+    batch.add([high])
+    batch.complete()
+
+    assert order_of(batch) == [low, high]
+
+
+def test_nothing_is_waited_for_when_the_time_is_up():
+    assert Batch(NOW).queue() is None
+
+
+def test_nothing_is_waited_for_at_the_end():
+    batch = Batch(LONG)
+    with ThreadPoolExecutor(1) as lane:
+        waiting = lane.submit(batch.queue)
+        batch.close(answered=False)
+        assert waiting.result(LONG) is None
+
+
+def test_what_comes_after_the_rest_was_given_up_is_given_up_too():
+    submission = make_submission()
+    batch = Batch(LONG)
+    batch.postpone_rest(Postponed("away"))
+    batch.add([submission])
+    batch.complete()
+
+    assert batch.queue() is None
+    assert batch.close(answered=True) == {submission.token: Postponed("away")}

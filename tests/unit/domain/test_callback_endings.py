@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,7 +21,7 @@ DROPPED = Launch(
     backend=BackendName.CELERY,
     queue="callbacks",
 )
-RUNS = replace(DROPPED, sequence=1, token="older", state=LaunchState.CLAIMED, claimant="nonce:one")
+RUNS = DROPPED._replace(sequence=1, token="older", state=LaunchState.CLAIMED, claimant="nonce:one")
 OWN = Ending(ok=False, proven=True, reason="no longer wanted")
 
 
@@ -33,16 +32,16 @@ def verdict(launch, others, state="running"):
 
 @pytest.mark.parametrize("state", [LaunchState.ISSUED, LaunchState.SUBMITTED, LaunchState.CLAIMED])
 def test_it_tells_nothing_while_another_launch_may_still_run(state):
-    assert verdict(DROPPED, [replace(RUNS, state=state)]) is ReportVerdict.WAIT
+    assert verdict(DROPPED, [RUNS._replace(state=state)]) is ReportVerdict.WAIT
 
 
 def test_its_own_end_is_written_meanwhile():
-    assert verdict(replace(DROPPED, state=LaunchState.SUBMITTED), [RUNS]) is ReportVerdict.EMIT
+    assert verdict(DROPPED._replace(state=LaunchState.SUBMITTED), [RUNS]) is ReportVerdict.EMIT
 
 
 def test_the_launch_that_ran_waits_for_nobody():
-    ended = replace(RUNS, state=LaunchState.FAILED)
-    assert verdict(ended, [replace(DROPPED, state=LaunchState.SUBMITTED)]) is ReportVerdict.EMIT
+    ended = RUNS._replace(state=LaunchState.FAILED)
+    assert verdict(ended, [DROPPED._replace(state=LaunchState.SUBMITTED)]) is ReportVerdict.EMIT
 
 
 def test_it_is_settled_once_the_callback_has_ended():
@@ -51,12 +50,12 @@ def test_it_is_settled_once_the_callback_has_ended():
 
 @pytest.mark.parametrize(("state", "ok"), [(LaunchState.SUCCEEDED, True), (LaunchState.FAILED, False)])
 def test_it_repeats_what_the_one_that_ran_came_to(state, ok):
-    ran = replace(RUNS, state=state, end_reason="as it ended")
+    ran = RUNS._replace(state=state, end_reason="as it ended")
     assert verdict(DROPPED, [ran], state="queued") is ReportVerdict.EMIT
     assert callback_ending(DROPPED, OWN, [ran]) == Ending(ok=ok, proven=True, reason="as it ended")
 
 
 def test_without_one_that_ran_its_own_end_counts():
-    never_ran = replace(RUNS, state=LaunchState.LOST, claimant=None)
+    never_ran = RUNS._replace(state=LaunchState.LOST, claimant=None)
     assert callback_ending(DROPPED, OWN, [never_ran]) == OWN
-    assert callback_ending(replace(RUNS, state=LaunchState.FAILED), OWN, [DROPPED]) == OWN
+    assert callback_ending(RUNS._replace(state=LaunchState.FAILED), OWN, [DROPPED]) == OWN

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dispatcher.domain.launch import Launch, Subject
@@ -110,7 +110,7 @@ class Ledger:
 
     def add(self, launch: Launch) -> None:
         """Insert a launch; the token is unique."""
-        self.rows[launch.token] = replace(launch, sequence=len(self.rows) + 1)
+        self.rows[launch.token] = launch._replace(sequence=len(self.rows) + 1)
 
     def read(self, tokens: Collection[str]) -> dict[str, Launch]:
         """Read launches by token."""
@@ -136,7 +136,7 @@ class Ledger:
         time = {LaunchState.SUBMITTED: "submitted_at", LaunchState.CLAIMED: "claimed_at"}.get(
             state, "ended_at"
         )
-        after = replace(launch, state=state, **{time: now}, **values)
+        after = launch._replace(state=state, **{time: now}, **values)
         oracle.transition(launch, after)
         self.rows[token] = after
         return True
@@ -146,14 +146,14 @@ class Ledger:
         launch = self.rows[token]
         hit = launch.settled_at is None and self._rules.may_take_over(launch, dead)
         if hit:
-            self.rows[token] = replace(launch, scheduler_job_id=owner)
+            self.rows[token] = launch._replace(scheduler_job_id=owner)
         return hit
 
     def settle(self, token: str, now: datetime) -> None:
         """Mark an ended launch as dealt with."""
         launch = self.rows[token]
         if launch.state in ENDED and launch.settled_at is None:
-            self.rows[token] = replace(launch, settled_at=now)
+            self.rows[token] = launch._replace(settled_at=now)
 
     def of_subject(self, launch: Launch) -> list[Launch]:
         """Return all launches of the subject of a launch, oldest first."""

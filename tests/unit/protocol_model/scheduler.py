@@ -8,7 +8,6 @@ a read and the compare-and-set that relies on it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dispatcher.dispatch.flights import Flight, FlightTable
@@ -290,8 +289,7 @@ class Scheduler:
         self._remember(new, key)
 
     def _successor(self, launch: Launch, number: int) -> Launch:
-        return replace(
-            launch,
+        return launch._replace(
             token=self.world.new_id("token"),
             state=LaunchState.ISSUED,
             route_reason=relaunch_reason(launch, number),

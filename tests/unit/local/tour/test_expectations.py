@@ -62,7 +62,7 @@ def good():
 
 def with_launch(outcome, index, **values):
     launches = list(outcome.launches)
-    launches[index] = replace(launches[index], **values)
+    launches[index] = launches[index]._replace(**values)
     return replace(outcome, launches=launches)
 
 
