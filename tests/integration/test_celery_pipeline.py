@@ -13,8 +13,9 @@ from celery import signals
 from dispatcher.backends.base import Rejected, Sent
 from dispatcher.backends.celery import pipeline
 from dispatcher.backends.celery.app import create_app
+from dispatcher.backends.celery.backend import CHUNK
 from dispatcher.backends.celery.publisher import connect
-from tests.support.backend_harness import make_submission
+from tests.support.backend_harness import eventually, make_submission
 from tests.support.celery_backend import body_of, make_backend, make_conf, messages
 
 pytestmark = pytest.mark.needs("redis")
@@ -174,6 +175,23 @@ def test_copies_keep_their_own_payload_and_have_a_tag_each(redis_url, configure)
         (one.token, [one.payload]) for one in batch
     ]
     assert len({one["properties"]["delivery_tag"] for one in sent}) == len(batch)
+
+
+def test_the_first_ones_are_sent_while_the_last_ones_are_made(redis_url, configure, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__CELERY__OPERATION_TIMEOUT", "60")
+    conf, _ = configure()
+    first, last = [make_submission() for _ in range(CHUNK)], make_submission()
+
+    def batch():
+        yield from first
+        eventually(lambda: len(messages(redis_url)) == CHUNK, "the first ones are sent")
+        yield last
+
+    with opened(conf) as backend:
+        results = backend.submit(batch())
+
+    assert results == {one.token: Sent(one.token) for one in (*first, last)}
+    assert [one["headers"]["id"] for one in messages(redis_url)] == [one.token for one in (*first, last)]
 
 
 def test_a_payload_that_is_no_text_holds_up_no_other(redis_url, configure):

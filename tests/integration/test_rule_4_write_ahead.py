@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from airflow.models.callback import Callback
 from airflow.utils.session import create_session
 from sqlalchemy import event, update
 
+from dispatcher.dispatch import submit
 from dispatcher.ledger import store
 from dispatcher.ledger.models import LaunchRow
 from tests.support import dispatching, rows
@@ -59,6 +62,47 @@ def test_only_the_launch_that_may_not_be_sent_is_left_out_of_a_batch(name):
         launch = dispatching.launch_of(token)
         assert launch.state.value == "submitted"
         assert launch.external_id == token
+
+
+class NotingGenerator:
+    """A generator of JWTs that tells when it has made some.
+
+    :param generator: makes them
+    :param count: how many
+    """
+
+    def __init__(self, generator, count):
+        self._generator = generator
+        self._left = count
+        self.done = threading.Event()
+
+    def generate(self, **claims):
+        token = self._generator.generate(**claims)
+        self._left -= 1
+        if self._left == 0:
+            self.done.set()
+        return token
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_was_signed_while_its_check_ran_is_not_sent_if_that_drops_it(name, monkeypatch):
+    happen, state = CHANGES[name]
+    executor = dispatching.started_executor()
+    other, changed = queue_mapped(executor, 2)
+    executor.jwt_generator = generator = NotingGenerator(executor.jwt_generator, 2)
+    check = submit.clear
+
+    def check_once_signed(*args):
+        assert generator.done.wait(60)
+        happen(changed)
+        return check(*args)
+
+    monkeypatch.setattr(submit, "clear", check_once_signed)
+    executor.heartbeat()
+
+    assert set(executor.celery.artefacts) == {other}
+    assert state_of(changed) == state
+    assert all(flight.workload is None for flight in executor.dispatcher.in_flight() if flight.token == other)
 
 
 def test_a_callback_that_ended_meanwhile_is_dropped_and_the_rest_of_the_batch_is_sent():
