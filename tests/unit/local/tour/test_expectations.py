@@ -70,6 +70,14 @@ def test_a_good_run_has_no_fault():
     assert faults(good()) == []
 
 
+STANDBY = [index for index, one in enumerate(good().launches) if one.task_id == "standby"]
+
+
+def test_the_first_launch_of_two_may_have_given_way_to_the_second():
+    assert len(STANDBY) == 2
+    assert faults(with_launch(good(), STANDBY[0], state=LaunchState.SUPERSEDED)) == []
+
+
 def test_the_run_is_at_least_what_the_tour_promises():
     tasks = [part.backend for part in PARTS]
     assert tasks.count(BackendName.CELERY) >= 3
@@ -103,6 +111,8 @@ def test_the_run_is_at_least_what_the_tour_promises():
             lambda one: with_launch(one, 0, state=LaunchState.LOST, end_reason="why"),
             "list_parts is lost: why",
         ),
+        (lambda one: with_launch(one, STANDBY[0], state=LaunchState.FAILED), "launch of standby is failed"),
+        (lambda one: with_launch(one, STANDBY[1], state=LaunchState.SUPERSEDED), "standby is superseded"),
         (lambda one: with_launch(one, 0, claimant=None), "list_parts was never claimed"),
         (lambda one: with_launch(one, 0, settled_at=None), "list_parts is not settled"),
         (lambda one: replace(one, entries=one.entries[1:]), "was not noted"),
