@@ -31,7 +31,7 @@ def claimant_from_process(hostname: str, unixname: str, pid: int) -> str:
 class Launch(NamedTuple):
     """One ledger row, as read.
 
-    A tuple, for heartbeats read and change thousands of them: that takes a dataclass of so many fields four
+    A tuple, for heartbeats read and change thousands of them: that takes a dataclass of so many fields three
     times as long.
 
     :param sequence: order of launches; never compare times

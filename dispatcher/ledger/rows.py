@@ -80,8 +80,7 @@ def _sequences(found: Any) -> dict[str, int]:
 def among(connection: Connection, column: Any, tokens: Collection[str]) -> ColumnElement[bool]:
     """Return the criterion that ``column`` is one of ``tokens``.
 
-    PostgreSQL gets them as one parameter: one each takes SQLAlchemy and the driver longer than the rows take
-    the database.
+    PostgreSQL gets them as one parameter, and SQLAlchemy and the driver need not handle each.
 
     :param connection: on which it is used
     """
