@@ -11,30 +11,23 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from dispatcher.backends.base import Artefact, Backend, Observation
+from dispatcher.backends.base import Backend, Observation
 from dispatcher.compat import workload_key
 from dispatcher.dispatch.connection_tests import ConnectionTests
-from dispatcher.dispatch.flights import Flight, FlightTable, artefact_of
+from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.issue import Issuer
-from dispatcher.dispatch.observe import Ended, Observed, Observer, Unstarted
+from dispatcher.dispatch.observe import Observed, Observer, Unstarted
 from dispatcher.dispatch.relaunch import Relauncher
-from dispatcher.dispatch.reports import (
-    Event,
-    Report,
-    ReportTable,
-    ending_of,
-    is_winding_down,
-    record_told,
-    told_ending,
-)
+from dispatcher.dispatch.reports import Event, Report, ReportTable, record_told, told_ending
 from dispatcher.dispatch.settling import Settler
 from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Submitter
 from dispatcher.dispatch.sweep import Pace, Sweeper, Swept
 from dispatcher.dispatch.upkeep import Upkeep
+from dispatcher.dispatch.uptake import Uptake
 from dispatcher.domain.launch import Launch
-from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
+from dispatcher.domain.lifecycle import BackendName, LaunchKind
 from dispatcher.domain.routing import Router
 from dispatcher.ledger import store
 from dispatcher.ledger.errors import DATABASE_ERRORS
@@ -102,9 +95,15 @@ class Dispatcher:
         self._session = session
         self._clock = clock
         self._utcnow = utcnow
-        self._heartbeat_timeout = heartbeat_timeout
         self._table = FlightTable()
         self._reports = ReportTable(owner, own, heartbeat_timeout)
+        self._uptake = Uptake(
+            table=self._table,
+            reports=self._reports,
+            backends=backends,
+            utcnow=utcnow,
+            patience=heartbeat_timeout,
+        )
         self._issuer = Issuer(router=router, owner=owner, team=team, ids_may_be_stale=ids_may_be_stale)
         self._submitter = Submitter(
             backends=backends, signer=signer, owner=owner, session=session, clock=clock, utcnow=utcnow
@@ -187,9 +186,9 @@ class Dispatcher:
             elif flight.token in outcome.gone:
                 if reason := outcome.rejected.get(flight.token):
                     step.note(flight.key, "launch rejected", reason)
-                self._free(flight.token, step)
+                self._uptake.free(flight.token, step)
         for launch in outcome.superseded:
-            self._free(launch.token, step)
+            self._uptake.free(launch.token, step)
         return step
 
     def submit_connection_tests(self, tests: Sequence[Any]) -> Heartbeat:
@@ -249,7 +248,7 @@ class Dispatcher:
             flight = self._table.get(token)
             if flight is not None:
                 step.note(flight.key, "launch rejected", reason)
-                self._free(token, step)
+                self._uptake.free(token, step)
 
     def _facts(self, session: Session, observed: Mapping[BackendName, list[Observation]]) -> _Facts:
         connection = session.connection()
@@ -272,29 +271,21 @@ class Dispatcher:
     def _apply(self, facts: _Facts, step: Heartbeat) -> None:
         for token in facts.told:
             self._told.pop(token, None)
-        self._take_up_ends(facts.observed.ended, step)
+        self._uptake.take_up_ends(facts.observed.ended, step)
         if facts.swept is not None:
             self._pace.ended()
             for token in facts.swept.forget:
-                self._free(token, step)
-            self._take_up(facts.swept.unknown, facts.workloads, step)
-        self._take_up_unsettled(facts, step)
-
-    def _take_up_ends(self, ended: Sequence[Ended], step: Heartbeat) -> None:
-        for one in ended:
-            key = self._table.key_of(one.launch)
-            if one.told and not one.ending.ok:
-                step.note(key, "launch failed", one.ending.reason)
-            self._reports.add(Report(one.launch, key, one.ending))
-            self._free(one.launch.token, step)
+                self._uptake.free(token, step)
+            self._uptake.take_up_open(facts.swept.unknown, facts.workloads, step)
+        self._uptake.take_up_unsettled(facts.unsettled, facts.observed.stray, step)
 
     def _restart(self, unstarted: Sequence[Unstarted], step: Heartbeat) -> None:
         restarted = self._relauncher.restart(unstarted)
-        self._take_up_ends(restarted.ended, step)
+        self._uptake.take_up_ends(restarted.ended, step)
         for one in restarted.relaunched:
             key = self._table.key_of(one.old)
             step.note(key, "launched again", one.why)
-            self._free(one.old.token, step)
+            self._uptake.free(one.old.token, step)
             if one.workload is None:
                 # The sweep finds the new launch, and drops it if there is still no workload for it.
                 self.sweep_soon()
@@ -302,33 +293,6 @@ class Dispatcher:
             not_before = self._clock() + one.pause
             self._table.add(Flight(launch=one.new, key=key, workload=one.workload, not_before=not_before))
             step.queued[key] = one.workload
-
-    def _take_up_unsettled(self, facts: _Facts, step: Heartbeat) -> None:
-        for launch in facts.unsettled:
-            key = self._table.key_of(launch)
-            self._free(launch.token, step)
-            ended = launch.token in facts.observed.stray
-            winding_down = not ended and is_winding_down(launch, self._utcnow(), self._heartbeat_timeout)
-            if launch.token in self._reports or winding_down:
-                continue
-            self._reports.add(Report(launch, key, ending_of(launch)))
-
-    def _take_up(self, launches: Sequence[Launch], workloads: Mapping[str, Any], step: Heartbeat) -> None:
-        watch: dict[BackendName, list[Artefact]] = {name: [] for name in self._backends}
-        for launch in launches:
-            key = self._table.key_of(launch)
-            workload = workloads.get(launch.token)
-            current = self._table.take_up(Flight(launch=launch, key=key, workload=workload))
-            # Where a newer launch is current, the slot and what is to be sent under the key are its own.
-            if current and workload is not None:
-                step.queued[key] = workload
-            elif current:
-                step.running.add(key)
-            if launch.state is not LaunchState.ISSUED:
-                watch[launch.backend].append(artefact_of(launch))
-        for name, artefacts in watch.items():
-            if artefacts:
-                self._backends[name].watch(artefacts)
 
     # Reporting
 
@@ -395,10 +359,3 @@ class Dispatcher:
     def in_flight(self) -> list[Flight]:
         """Return all flights, for dumps."""
         return list(self._table)
-
-    def _free(self, token: str, step: Heartbeat) -> None:
-        flight = self._table.forget(token)
-        if flight is not None and self._table.current(flight.key) is None:
-            step.freed.add(flight.key)
-            step.running.discard(flight.key)
-            step.queued.pop(flight.key, None)

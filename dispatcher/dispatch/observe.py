@@ -15,7 +15,8 @@ from dispatcher.backends.base import Observation
 from dispatcher.dispatch.reports import ReportTable
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, target
-from dispatcher.domain.protocol import TASK_FINISHED, Ending, ReportVerdict, may_relaunch
+from dispatcher.domain.protocol import TASK_FINISHED, Ending, ReportVerdict
+from dispatcher.domain.relaunching import may_relaunch
 from dispatcher.domain.text import storable
 from dispatcher.ledger import store, subjects
 from dispatcher.ledger.errors import DATABASE_ERRORS

@@ -3,28 +3,27 @@
 
 Every place that launches, claims, reports, revokes or adopts asks here what to do; the compare-and-set
 that follows repeats the decisive conditions, so that a stale read can only make it miss.
-The numbers are those of the protocol rules in ``docs/architecture.md``.
+The numbers are those of the protocol rules in ``docs/protocol.md``. What is launched again, and how often,
+is decided in ``dispatcher.domain.relaunching``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
 from dispatcher.domain.wire import RefusalReason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
     from datetime import datetime, timedelta
 
     from dispatcher.domain.launch import Launch, Subject
 
 TASK_FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 CALLBACK_FINISHED = frozenset({"success", "failed"})
-_RELAUNCH = "relaunch "
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,21 +352,6 @@ def judge_adopt(launch: Launch | None, subject: Subject) -> AdoptVerdict:
     return AdoptVerdict.HAND_BACK
 
 
-def may_relaunch(launch: Launch, subject: Subject | None, *, others: Collection[Launch] = ()) -> bool:
-    """Whether a launch that never ran may be replaced by a new one of the same subject (rule 6).
-
-    :param launch: its ledger row
-    :param subject: its subject, locked
-    :param others: the other launches of the same callback: one that may run it, or did, needs no help
-    """
-    if subject is None or not launch.unclaimed:
-        return False
-    if launch.kind is LaunchKind.CALLBACK:
-        served = any(other.open or other.was_claimed for other in others)
-        return subject.state not in CALLBACK_FINISHED and not served
-    return subject.state == "queued" and subject.token == launch.token
-
-
 def has_expired(launch: Launch, now: datetime, patience: timedelta) -> bool:
     """Whether a launch of a callback has waited too long for a worker that claims it.
 
@@ -382,26 +366,3 @@ def has_expired(launch: Launch, now: datetime, patience: timedelta) -> bool:
         return False
     has_pod = launch.backend is BackendName.KUBERNETES and launch.external_id is not None
     return now - launch.issued_at > (2 * patience if has_pod else patience)
-
-
-def relaunches(launches: Sequence[Launch]) -> int:
-    """Return how many relaunches in a row led to the newest launch of a subject.
-
-    A launch that Airflow asked for (a retry, a deferred task that goes on) begins a new row.
-
-    :param launches: of one subject, oldest first
-    """
-    by_us = takewhile(lambda launch: launch.route_reason.startswith(_RELAUNCH), reversed(launches))
-    return sum(1 for _ in by_us)
-
-
-def relaunch_reason(launch: Launch, number: int) -> str:
-    """Return the ``route_reason`` of the launch that replaces another: it is how relaunches are counted.
-
-    :param launch: the one that is replaced
-    :param number: which relaunch in a row it is
-    """
-    original = launch.route_reason
-    if original.startswith(_RELAUNCH):
-        original = original.partition(": ")[2]
-    return f"{_RELAUNCH}{number}: {original}"

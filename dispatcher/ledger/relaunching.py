@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
-from dispatcher.domain.protocol import may_relaunch, relaunch_reason, relaunches
+from dispatcher.domain.relaunching import may_relaunch, relaunch_reason, relaunches
 from dispatcher.ledger import store, subjects
 from dispatcher.ledger.models import LaunchRow
 

@@ -26,8 +26,8 @@ from dispatcher.domain.protocol import (
     judge_revoke,
     judge_submit,
     judge_untokened,
-    may_relaunch,
 )
+from dispatcher.domain.relaunching import may_relaunch
 from dispatcher.domain.wire import RefusalReason
 from tests.support.launches import OWNER, build_launch
 

@@ -9,14 +9,8 @@ import pytest
 
 from dispatcher.domain.launch import Subject
 from dispatcher.domain.lifecycle import ENDED, OPEN, LaunchKind, LaunchState
-from dispatcher.domain.protocol import (
-    Ending,
-    ReportVerdict,
-    judge_report,
-    may_relaunch,
-    relaunch_reason,
-    relaunches,
-)
+from dispatcher.domain.protocol import Ending, ReportVerdict, judge_report
+from dispatcher.domain.relaunching import may_relaunch, relaunch_reason, relaunches
 from tests.support.launches import build_launch
 from tests.support.rows import utcnow
 

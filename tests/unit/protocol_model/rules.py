@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dispatcher.dispatch.observe import ending_from
-from dispatcher.domain import protocol
+from dispatcher.domain import protocol, relaunching
 from dispatcher.domain.launch import Launch, Subject, claimant_from_nonce, claimant_from_process
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, sources
 
@@ -70,11 +70,11 @@ class Rules:
 
     def may_relaunch(self, launch: Launch, subject: Subject | None, others: Collection[Launch]) -> bool:
         """Whether a launch that never ran may be replaced."""
-        return protocol.may_relaunch(launch, subject, others=others)
+        return relaunching.may_relaunch(launch, subject, others=others)
 
     def relaunches(self, launches: Sequence[Launch]) -> int:
         """How many relaunches in a row led to the newest launch of a subject."""
-        return protocol.relaunches(launches)
+        return relaunching.relaunches(launches)
 
     def relaunch_ends_the_old(self) -> bool:
         """Whether the transaction that issues the new launch ends the old one."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind, LaunchState
-from dispatcher.domain.protocol import AdoptVerdict, Ending, RevokeVerdict, relaunch_reason
+from dispatcher.domain.protocol import AdoptVerdict, Ending, RevokeVerdict
+from dispatcher.domain.relaunching import relaunch_reason
 from tests.unit.protocol_model import core, heartbeat, oracle, submitting
 from tests.unit.protocol_model.memory import Emission, Report, Told
 from tests.unit.protocol_model.rows import CallbackKey
