@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -122,6 +122,7 @@ class HybridExecutor(VersionedExecutor):
                 LaunchKind.CALLBACK: settings.callback_relaunches,
             },
             callback_patience=settings.callback_queued_timeout,
+            retention=timedelta(days=settings.launch_retention_days),
             session=partial(create_session, scoped=False),
             clock=time.monotonic,
             utcnow=_utcnow,

@@ -66,6 +66,7 @@ class Dispatcher:
     :param heartbeat_timeout: seconds that a running task's heartbeat may stand still
     :param relaunches: how often what did not start is launched again, by kind
     :param callback_patience: seconds that a callback may wait for a worker that claims it
+    :param retention: how long launches are kept after their end
     :param session: makes a session of our own, which it commits and closes (rule 16)
     :param clock: monotonic seconds
     :param utcnow: the present
@@ -85,6 +86,7 @@ class Dispatcher:
         heartbeat_timeout: float,
         relaunches: Mapping[LaunchKind, int],
         callback_patience: float,
+        retention: timedelta,
         session: Callable[[], Any],
         clock: Callable[[], float],
         utcnow: Callable[[], datetime],
@@ -127,6 +129,7 @@ class Dispatcher:
             own=own,
             backends=backends,
             callback_patience=callback_patience,
+            retention=retention,
             session=session,
             clock=clock,
             utcnow=utcnow,

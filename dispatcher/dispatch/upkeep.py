@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from dispatcher.backends.base import Backend
@@ -13,25 +13,27 @@ from dispatcher.dispatch.flights import FlightTable
 from dispatcher.dispatch.forgotten import ForgottenCallbacks
 from dispatcher.dispatch.heartbeat import Heartbeat
 from dispatcher.dispatch.housekeeping import Housekeeper
+from dispatcher.dispatch.pruning import Pruner
 from dispatcher.dispatch.search import Searcher
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.ledger.subjects import OwnExecutors
 
 
 class Upkeep:
-    """Looks for what lies about, for what is lost, and for what nobody finishes.
+    """Looks for what lies about, for what is lost, for what nobody finishes, and for what is old.
 
     :param owner: job id of this scheduler
     :param team: the team of this executor
     :param own: the names of this executor
     :param backends: by name
     :param callback_patience: seconds that a callback may wait for a worker that claims it
+    :param retention: how long launches are kept after their end
     :param session: makes a session of our own (rule 16)
     :param clock: monotonic seconds
     :param utcnow: the present
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         *,
         owner: str,
@@ -39,6 +41,7 @@ class Upkeep:
         own: OwnExecutors | None,
         backends: Mapping[BackendName, Backend],
         callback_patience: float,
+        retention: timedelta,
         session: Callable[[], Any],
         clock: Callable[[], float],
         utcnow: Callable[[], datetime],
@@ -57,6 +60,7 @@ class Upkeep:
             clock=clock,
             utcnow=utcnow,
         )
+        self._pruner = Pruner(owner=owner, retention=retention, session=session, clock=clock, utcnow=utcnow)
 
     def soon(self) -> None:
         """Let the next heartbeat look at what dead schedulers left."""
@@ -71,6 +75,7 @@ class Upkeep:
         """
         self._housekeeper.keep()
         self._forgotten.look()
+        self._pruner.prune()
         if swept:
             self._searcher.search(table, step)
             self._abandonment.look(table)

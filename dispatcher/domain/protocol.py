@@ -352,6 +352,23 @@ def judge_adopt(launch: Launch | None, subject: Subject) -> AdoptVerdict:
     return AdoptVerdict.HAND_BACK
 
 
+def may_be_pruned(launch: Launch, subject: Subject | None, before: datetime) -> bool:
+    """Whether the row of a launch may be removed from the ledger (rule 20).
+
+    :param launch: its ledger row
+    :param subject: its subject; None if it is gone
+    :param before: only what ended before this time is old enough
+    """
+    if launch.open or launch.settled_at is None or launch.ended_at is None or launch.ended_at >= before:
+        return False
+    if subject is None:
+        return True
+    if launch.kind is LaunchKind.CALLBACK:
+        # Without a launch it would be one that an executor without a ledger left.
+        return subject.state in CALLBACK_FINISHED
+    return subject.token != launch.token or subject.state in TASK_FINISHED
+
+
 def has_expired(launch: Launch, now: datetime, patience: timedelta) -> bool:
     """Whether a launch of a callback has waited too long for a worker that claims it.
 

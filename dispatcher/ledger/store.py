@@ -243,6 +243,14 @@ def queued_under_this_token(*also: ColumnElement[bool]) -> ColumnElement[bool]:
 
     :param also: what else is known of the task instance
     """
+    return carried_by_its_task(*also, TaskInstance.state == "queued")
+
+
+def carried_by_its_task(*also: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the criterion "its task instance carries this launch's token".
+
+    :param also: what else must hold for the task instance
+    """
     return exists().where(
         *also,
         TaskInstance.dag_id == LaunchRow.dag_id,
@@ -250,7 +258,6 @@ def queued_under_this_token(*also: ColumnElement[bool]) -> ColumnElement[bool]:
         TaskInstance.task_id == LaunchRow.task_id,
         TaskInstance.map_index == LaunchRow.map_index,
         TaskInstance.external_executor_id == LaunchRow.token,
-        TaskInstance.state == "queued",
         of_the_present(),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from airflow import settings
@@ -26,12 +27,15 @@ ENDED_LAUNCHES = 24_000
 ENDED = 5_000
 """Rows of the other tables that nobody waits for any more: hundreds of blocks of each."""
 
+OLD = 50
+"""Launches that ended so long ago that they are removed."""
+
 FEW_BLOCKS = 45
 BLOCKS_PER_PARAMETER = 3
 """More than any statement of the loop touches that finds its rows by an index."""
 
 EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
-EXPLAINED = ("SELECT", "UPDATE")
+EXPLAINED = ("SELECT", "UPDATE", "DELETE")
 BY_STATE = "FROM callback \nWHERE callback.type ="
 """Airflow's table has no index for this. Its own loop asks for it in each turn, ours every five minutes."""
 
@@ -79,6 +83,12 @@ def executor():
             subject_id=f"{uuid}::text",
             map_index="n",
             scheduler_job_id=f"CASE WHEN n % 2 = 0 THEN '{executor.job_id}' ELSE 'dead-' || n % 50 END",
+        )
+        long_ago = rows.utcnow() - timedelta(days=40)
+        session.execute(
+            update(LaunchRow)
+            .where(LaunchRow.map_index.between(1, OLD))
+            .values(ended_at=long_ago, settled_at=long_ago)
         )
         multiply(connection, Callback, ENDED, id=uuid)
         multiply(connection, Job, ENDED, id=f"{executor.job_id} + 1000 + n", state="'failed'")
@@ -148,4 +158,5 @@ def test_every_statement_of_the_loop_touches_few_blocks(executor):
     assert run.launch_of(token).settled_at is not None
     assert run.launch_of(left).scheduler_job_id == str(executor.job_id)
     assert len(touched) > 20, "what the loop does was done"
+    assert any(text.startswith("DELETE FROM dispatcher_launch") for text in touched)
     assert {blocks: text for text, blocks in touched.items() if blocks > 0} == {}

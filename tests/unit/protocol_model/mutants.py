@@ -368,3 +368,10 @@ class Rule19InventsAnOutcome(Rules):
 
     def callback_ending(self, launch, ending, others):
         return ending
+
+
+class Rule20PrunesByAgeAlone(Rules):
+    """It is not asked whether a task still carries the token."""
+
+    def may_be_pruned(self, launch, subject, before):
+        return super().may_be_pruned(launch, None, before)

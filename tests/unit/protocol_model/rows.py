@@ -106,11 +106,17 @@ class Ledger:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        self._newest = 0
         self.rows: dict[str, Launch] = {}
 
     def add(self, launch: Launch) -> None:
         """Insert a launch; the token is unique."""
-        self.rows[launch.token] = launch._replace(sequence=len(self.rows) + 1)
+        self._newest += 1
+        self.rows[launch.token] = launch._replace(sequence=self._newest)
+
+    def remove(self, token: str) -> None:
+        """Remove a launch."""
+        del self.rows[token]
 
     def read(self, tokens: Collection[str]) -> dict[str, Launch]:
         """Read launches by token."""

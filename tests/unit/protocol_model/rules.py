@@ -188,3 +188,9 @@ class Rules:
     ) -> protocol.Permit | protocol.Refusal:
         """What the fence says to the reported result of a callback."""
         return protocol.judge_callback_result(launch, subject, claimant)
+
+    # Rule 20
+
+    def may_be_pruned(self, launch: Launch, subject: Subject | None, before: datetime) -> bool:
+        """Whether the row of a launch may be removed."""
+        return protocol.may_be_pruned(launch, subject, before)

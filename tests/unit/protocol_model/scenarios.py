@@ -366,3 +366,27 @@ def other_scheduler_looks_for_orphans(world: World) -> None:
     """A scheduler looks for orphans while another one works."""
     queued_task(world)
     world.add_scheduler().run("adopt")
+
+
+# Rule 20
+
+
+def pruned_while_deferred(world: World) -> None:
+    """In a mixed executor list a task that deferred for long brings its old token again."""
+    scheduler = world.add_scheduler()
+    row = world.add_task(fresh_ids=False)
+    world.schedule(row)
+    scheduler.run("loop")
+    execution = world.deliver()
+    take(execution)
+    execution.report("deferred")
+    execution.finish()
+    for _ in range(3):
+        world.pass_time(60)
+        scheduler.run("loop")
+    assert world.ledger.rows[row.token or ""].settled_at is not None
+    world.pass_time(60)
+    world.prune()
+    world.fire_trigger(row)
+    scheduler.run("loop")
+    take(world.deliver())

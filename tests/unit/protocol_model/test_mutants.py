@@ -84,6 +84,7 @@ SCRIPTED = [
     (mutants.Rule19KeepsWhatNobodyRuns, callback_scenarios.worker_vanishes_with_its_callback),
     (mutants.Rule19GivesUpWhatRuns, callback_scenarios.callback_runs_for_long),
     (mutants.Rule19InventsAnOutcome, callback_scenarios.callback_is_queued_anew_after_it_ran),
+    (mutants.Rule20PrunesByAgeAlone, scenarios.pruned_while_deferred),
 ]
 
 
@@ -92,7 +93,7 @@ def test_every_rule_of_the_model_has_a_mutant_and_every_mutant_a_scenario():
     classes = {one for one in vars(mutants).values() if inspect.isclass(one) and issubclass(one, Rules)}
     assert broken == classes - {Rules, mutants.NobodyGivesUp}
     rules = {int(re.match(r"Rule(\d+)", one.__name__)[1]) for one in broken}
-    assert rules == {2, 3, 4, 6, 7, 8, 13, 14, 17, 18, 19}
+    assert rules == {2, 3, 4, 6, 7, 8, 13, 14, 17, 18, 19, 20}
 
 
 def name(value: object) -> str:

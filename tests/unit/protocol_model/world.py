@@ -209,6 +209,12 @@ class World:
         """Let time go by; nothing else happens meanwhile."""
         self.now += timedelta(seconds=seconds)
 
+    def prune(self) -> None:
+        """Remove the launches that are old by now; what ended before is long ago."""
+        for launch in list(self.ledger.rows.values()):
+            if self.rules.may_be_pruned(launch, self.subject_of(launch), self.now):
+                self.ledger.remove(launch.token)
+
     def schedule(self, row: TaskRow) -> None:
         """Let the DAG run schedule a task whose turn it is."""
         if row.state in (None, "up_for_retry"):
