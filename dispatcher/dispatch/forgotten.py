@@ -8,9 +8,10 @@ replaced stays in QUEUED or RUNNING, and one that names an executor which does n
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from airflow.executors.executor_loader import ExecutorLoader
@@ -30,8 +31,36 @@ INTERVAL = 300.0
 PENDING_FOR = timedelta(seconds=60)
 """How long a callback is in PENDING before anybody wonders."""
 
+MOST = 1000
+"""Callbacks whose data are read in one look. What was read once and is not of interest is not read again."""
+
 EVENT = "callback waits"
 """What Airflow's event log calls a callback that nobody can run."""
+
+
+@dataclass(slots=True)
+class PassedOver:
+    """Callbacks that were read and need no further look: what one asks for stays the same.
+
+    Without it, as many of another executor's as are read in a look would hide ours for as long as they stand.
+    """
+
+    _ids: set[str] = field(default_factory=set)
+
+    def left_of(self, ids: Sequence[str]) -> list[str]:
+        """Return which callbacks are to be read in this look, and forget those that are gone.
+
+        :param ids: all that are there, in the order of their turn
+        """
+        self._ids.intersection_update(ids)
+        return list(islice((one for one in ids if one not in self._ids), MOST))
+
+    def add(self, callback_id: str) -> None:
+        """Look at a callback no more.
+
+        :param callback_id: its UUID
+        """
+        self._ids.add(callback_id)
 
 
 @dataclass(kw_only=True)
@@ -57,7 +86,8 @@ class ForgottenCallbacks:
     utcnow: Callable[[], datetime]
     _next: float = 0.0
     _since: dict[tuple[str, str], float] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _of_others: PassedOver = field(default_factory=PassedOver)
+    _looked_at: PassedOver = field(default_factory=PassedOver)
 
     def look(self) -> None:
         """Look, if it is time; a database error leaves it for the next time."""
@@ -77,7 +107,7 @@ class ForgottenCallbacks:
 
     def _fail_unknown(self, session: Session) -> None:
         now = self.clock()
-        found = [one for one in callbacks.without_launch(session, self.team) if self._is_ours(one)]
+        found = self._ours_without_launch(session)
         self._since = {one.standing: self._since.get(one.standing, now) for one in found}
         for one in found:
             if now - self._since[one.standing] < self.patience:
@@ -89,24 +119,28 @@ class ForgottenCallbacks:
             if callbacks.fail(session, one, reason):
                 log.warning("Callback %s (%s) is failed: %s", one.id, one.path, reason)
 
+    def _ours_without_launch(self, session: Session) -> list[WaitingCallback]:
+        ids = self._of_others.left_of(callbacks.ids_without_launch(session))
+        read = list(callbacks.read(session, ids))
+        named = [one for one in read if self.own is None or one.executor in self.own]
+        ours = callbacks.of_team(session, named, self.team)
+        for one in {one.id for one in read} - {one.id for one in ours}:
+            self._of_others.add(one)
+        return ours
+
     def _tell_pending(self, session: Session) -> None:
         names = known_names()
-        waiting = callbacks.pending(session, since=self.utcnow() - PENDING_FOR)
-        unknown = [one for one in waiting if one.executor is not None and one.executor not in names]
-        self._told &= {one.id for one in unknown}
-        for one in unknown:
-            if one.id in self._told:
+        ids = callbacks.ids_pending(session, since=self.utcnow() - PENDING_FOR)
+        for one in callbacks.read(session, self._looked_at.left_of(ids)):
+            self._looked_at.add(one.id)
+            if one.executor is None or one.executor in names:
                 continue
-            self._told.add(one.id)
             reason = (
                 f"Callback {one.id} ({one.path}) names the executor {one.executor!r}, which is not one of "
                 "[core] executor: it stays PENDING until there is one of this name"
             )
             log.warning("%s", reason)
             session.add(Log(event=EVENT, dag_id=one.dag_id, run_id=one.run_id, extra=reason))
-
-    def _is_ours(self, callback: WaitingCallback) -> bool:
-        return self.own is None or callback.executor in self.own
 
 
 def known_names() -> Collection[str]:

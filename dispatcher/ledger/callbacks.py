@@ -19,7 +19,7 @@ from dispatcher.ledger.models import LaunchRow
 from dispatcher.ledger.rows import chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 CHUNK = 400
 """Callbacks per statement."""
 
-MOST = 100
-"""Callbacks whose data are read at once: they may be large."""
+READ_AT_ONCE = 100
+"""Callbacks whose data one statement reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,35 +54,57 @@ class WaitingCallback:
         return (self.id, self.state)
 
 
-def without_launch(session: Session, team: str | None) -> list[WaitingCallback]:
-    """Read the callbacks that are QUEUED or RUNNING and were never launched by us, a bounded number.
+def ids_without_launch(session: Session) -> list[str]:
+    """Return the callbacks that are QUEUED or RUNNING and were never launched by us, the oldest first.
 
     One that an executor of ours queues has its launch from the same commit on (rule 1).
 
     :param session: a session of our own
-    :param team: the team whose DAGs they must belong to, in a deployment with teams
     """
-    statement = select(Callback.id).where(
-        Callback.type == CallbackType.EXECUTOR.value, Callback.state.in_(("queued", "running"))
-    )
-    ids = [str(callback_id) for callback_id in session.scalars(statement)]
-    unknown = [one for chunk in chunks(ids, CHUNK) for one in _never_launched(session, chunk)]
-    found = _read(session, Callback.id.in_([UUID(one) for one in unknown[:MOST]]))
-    if not conf.getboolean("core", "multi_team"):
-        return found
-    teams = DagModel.get_dag_id_to_team_name_mapping(
-        [one.dag_id for one in found if one.dag_id is not None], session=session
-    )
-    return [one for one in found if teams.get(one.dag_id or "") == team]
+    ids = _ids(session, Callback.state.in_(("queued", "running")))
+    launched = {one for chunk in chunks(ids, CHUNK) for one in _launched(session, chunk)}
+    return [one for one in ids if one not in launched]
 
 
-def pending(session: Session, *, since: datetime) -> list[WaitingCallback]:
-    """Read the oldest callbacks that are PENDING, a bounded number.
+def ids_pending(session: Session, *, since: datetime) -> list[str]:
+    """Return the callbacks that are PENDING, the oldest first.
 
     :param session: a session of our own
     :param since: only those that were made before
     """
-    return _read(session, Callback.state == "pending", Callback.created_at < since)
+    return _ids(session, Callback.state == "pending", Callback.created_at < since)
+
+
+def read(session: Session, ids: Sequence[str]) -> Iterator[WaitingCallback]:
+    """Read callbacks with their data, the oldest first and a few at once: the data may be large.
+
+    :param session: a session of our own
+    :param ids: their UUIDs, in this order
+    """
+    for start in range(0, len(ids), READ_AT_ONCE):
+        page = [UUID(one) for one in ids[start : start + READ_AT_ONCE]]
+        statement = (
+            select(Callback.id, Callback.state, Callback.data)
+            .where(Callback.id.in_(page))
+            .order_by(Callback.created_at, Callback.id)
+        )
+        rows = session.execute(statement).all()
+        run_ids = _run_ids(session, [run for row in rows if (run := _run_number(row)) is not None])
+        yield from (_callback(row, run_ids) for row in rows)
+
+
+def of_team(session: Session, found: Collection[WaitingCallback], team: str | None) -> list[WaitingCallback]:
+    """Return those whose DAGs belong to a team; all of them in a deployment without teams.
+
+    :param session: a session of our own
+    :param found: callbacks
+    :param team: the team
+    """
+    if not conf.getboolean("core", "multi_team"):
+        return list(found)
+    dag_ids = {one.dag_id for one in found if one.dag_id is not None}
+    teams = DagModel.get_dag_id_to_team_name_mapping(sorted(dag_ids), session=session)
+    return [one for one in found if teams.get(one.dag_id or "") == team]
 
 
 def fail(session: Session, callback: WaitingCallback, reason: str) -> bool:
@@ -100,24 +122,17 @@ def fail(session: Session, callback: WaitingCallback, reason: str) -> bool:
     return hit.rowcount == 1
 
 
-def _never_launched(session: Session, ids: list[str]) -> list[str]:
+def _ids(session: Session, *where: Any) -> list[str]:
+    statement = select(Callback.id).where(Callback.type == CallbackType.EXECUTOR.value, *where)
+    ordered = statement.order_by(Callback.created_at, Callback.id)
+    return [str(callback_id) for callback_id in session.scalars(ordered)]
+
+
+def _launched(session: Session, ids: list[str]) -> Iterator[str]:
     statement = select(LaunchRow.subject_id).where(
         LaunchRow.subject_id.in_(ids), LaunchRow.kind == LaunchKind.CALLBACK.value
     )
-    launched = set(session.scalars(statement))
-    return [one for one in ids if one not in launched]
-
-
-def _read(session: Session, *where: Any) -> list[WaitingCallback]:
-    statement = (
-        select(Callback.id, Callback.state, Callback.data)
-        .where(Callback.type == CallbackType.EXECUTOR.value, *where)
-        .order_by(Callback.created_at)
-        .limit(MOST)
-    )
-    rows = session.execute(statement).all()
-    run_ids = _run_ids(session, [run for row in rows if (run := _run_number(row)) is not None])
-    return [_callback(row, run_ids) for row in rows]
+    yield from session.scalars(statement)
 
 
 def _run_ids(session: Session, numbers: Iterable[int]) -> dict[int, str]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from airflow.models.callback import Callback
 from airflow.models.log import Log
@@ -11,6 +13,7 @@ from sqlalchemy import select, update
 
 from dispatcher.dispatch import forgotten
 from dispatcher.dispatch.forgotten import ForgottenCallbacks
+from dispatcher.ledger import callbacks
 from dispatcher.ledger.leftovers import schedulers_alive
 from tests.support import callback_dispatching as on
 from tests.support import dispatching as run
@@ -146,6 +149,52 @@ def test_a_pending_one_that_names_an_unknown_executor_is_told_where_people_look(
     assert "names the executor 'GoneExecutor', which is not one of [core] executor" in extra
     assert [one.getMessage() for one in caplog.records if "GoneExecutor" in one.getMessage()] == [extra]
     assert row(callback_id) == ("pending", None)
+
+
+def made_before(others, columns):
+    """Add a callback after others, which come first in every look."""
+    first = rows.utcnow() - 2 * forgotten.PENDING_FOR
+    for number in range(others + 1):
+        callback_id = on.new_callback(**columns(number))
+        with create_session(scoped=False) as session:
+            session.get(Callback, callback_id).created_at = first + number * timedelta(milliseconds=1)
+    return callback_id
+
+
+def test_those_of_other_executors_hide_none(look, monkeypatch):
+    monkeypatch.setattr(forgotten, "MOST", 2)
+    monkeypatch.setattr(callbacks, "READ_AT_ONCE", 2)
+    ours = made_before(5, lambda n: {"state": "queued", "executor": "CeleryExecutor" if n < 5 else None})
+    for _ in range(3):
+        look.after(forgotten.INTERVAL)
+    look.after(PATIENCE)
+    assert row(ours)[0] == "failed"
+
+
+def test_those_that_only_wait_for_their_turn_hide_none(look, monkeypatch):
+    monkeypatch.setattr(forgotten, "MOST", 2)
+    last = made_before(5, lambda n: {"executor": "HybridExecutor" if n < 5 else "GoneExecutor"})
+    for _ in range(3):
+        look.after(forgotten.INTERVAL)
+    ((_, _, extra),) = event_log()
+    assert str(last) in extra
+
+
+def test_more_of_ours_than_a_look_reads_fail_in_their_turn(look, monkeypatch):
+    monkeypatch.setattr(forgotten, "MOST", 2)
+    made_before(4, lambda _: {"state": "queued"})
+    for _ in range(6):
+        look.after(PATIENCE)
+    with create_session(scoped=False) as session:
+        assert set(session.scalars(select(Callback.state))) == {"failed"}
+
+
+def test_no_more_data_than_that_are_read_at_once(look, monkeypatch):
+    monkeypatch.setattr(callbacks, "READ_AT_ONCE", 2)
+    ids = [made_before(0, lambda _: {"state": "queued"}) for _ in range(5)]
+    look.after()
+    look.after(PATIENCE)
+    assert {row(callback_id)[0] for callback_id in ids} == {"failed"}
 
 
 def test_data_that_nobody_expects_end_nothing(look):
