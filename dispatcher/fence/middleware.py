@@ -20,6 +20,7 @@ from dispatcher.fence.request import (
     find_call,
     read_presentation,
 )
+from dispatcher.fence.unusable import refuse_to_serve
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -33,23 +34,35 @@ log = logging.getLogger(__name__)
 class FenceMiddleware:
     """Root middleware of the API server; one instance per process.
 
+    Where ``[dispatcher] fence`` has a value that does not exist, the server does not start. To raise that
+    here would not do: a server takes it for an application without a start-up, and answers 500 to all calls.
+
     :param app: the application behind it
-    :raises ConfigurationError: ``[dispatcher] fence`` has a value that does not exist
     """
 
     def __init__(self, app: ASGIApp) -> None:
         # Late imports: the plugin imports this module in every Airflow process, this runs on API servers.
         from airflow.configuration import conf
 
+        from dispatcher.domain.errors import ConfigurationError
         from dispatcher.fence import session_hook
         from dispatcher.settings import FenceMode, load_fence_mode
 
         self._app = app
-        self._required = load_fence_mode(conf) is FenceMode.REQUIRED
+        self._problem: str | None = None
+        try:
+            self._required = load_fence_mode(conf) is FenceMode.REQUIRED
+        except ConfigurationError as exc:
+            self._problem = str(exc)
+            log.critical("The API server cannot serve with the fence: %s", exc)
+            return
         session_hook.install()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
+        if self._problem is not None:
+            await refuse_to_serve(self._problem, scope, receive, send)
+            return
         target = find_call(scope) if scope["type"] == "http" else None
         if target is None:
             await self._app(scope, receive, send)

@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import LaunchState
 from dispatcher.fence.middleware import FenceMiddleware
 from tests.support.fence_calls import (
@@ -109,12 +108,3 @@ def test_a_task_instance_that_is_gone_is_airflows_to_answer(client, call):
 
 def test_the_probe_tells_the_mode(client):
     assert client.get("/dispatcher/health").json()["mode"] == "required"
-
-
-def test_an_unknown_mode_stops_the_server(monkeypatch):
-    monkeypatch.setenv(SETTING, "sometimes")
-    app = FastAPI()
-    app.add_middleware(FenceMiddleware)
-
-    with pytest.raises(ConfigurationError, match=r"\[dispatcher\] fence is 'sometimes'"), TestClient(app):
-        pass
