@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from dispatcher.local.errors import InterruptedBySignalError, LocalModeError
@@ -12,11 +13,22 @@ from dispatcher.local.progress import Progress
 from dispatcher.local.stack import running
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dispatcher.local.stack import Stack
 
 FAILED = 1
+
+
+def no_options(module: str, what: str, argv: Sequence[str] | None) -> None:
+    """Answer ``--help``; a command that takes no options starts nothing where it is given any.
+
+    :param module: the command's module
+    :param what: what it does, for people
+    :param argv: the command line's arguments; None means the process's own
+    :raises SystemExit: code 0 after the help, 2 for anything else that was given
+    """
+    ArgumentParser(prog=f"python -m {module}", description=what).parse_args(argv)
 
 
 def run(body: Callable[[Stack, Progress], None]) -> int:

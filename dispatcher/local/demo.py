@@ -11,18 +11,25 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from dispatcher.local.command import run
+from dispatcher.local.command import no_options, run
 from dispatcher.local.errors import LocalModeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dispatcher.local.progress import Progress
     from dispatcher.local.stack import Stack
 
 TOUR_SECONDS = 300
 
 
-def main() -> int:
-    """Start the stack, run the tour and return an exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Start the stack, run the tour and return an exit code.
+
+    :param argv: the command line's arguments; None means the process's own
+    :raises SystemExit: ``--help``, or an argument that is not understood
+    """
+    no_options("dispatcher.local.demo", "Start a local Airflow, take the tour, end everything.", argv)
     return run(_take_tour)
 
 

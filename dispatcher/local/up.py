@@ -10,17 +10,24 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from dispatcher.local.command import run
+from dispatcher.local.command import no_options, run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dispatcher.local.progress import Progress
     from dispatcher.local.stack import Stack
 
 CHECK_SECONDS = 1.0
 
 
-def main() -> int:
-    """Start the stack, say where its UI is, and return an exit code when a signal or a failure ended it."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Start the stack, say where its UI is, and return an exit code when a signal or a failure ended it.
+
+    :param argv: the command line's arguments; None means the process's own
+    :raises SystemExit: ``--help``, or an argument that is not understood
+    """
+    no_options("dispatcher.local.up", "Run a local Airflow, with its UI, until Ctrl-C.", argv)
     return run(_stay)
 
 
