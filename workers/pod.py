@@ -3,7 +3,8 @@
 
 Takes the flags of ``airflow.sdk.execution_time.execute_workload`` and writes the same JSON log to stdout.
 Exit code 0: the workload ran and its report was accepted, or its launch was refused or stopped (rule 12).
-1: it could not be run, or its report was not delivered. 2: there is no workload to read.
+1: it could not be run, or its report was not delivered. 2: there is no workload to read. 75: the workload
+waited for longer than its token is valid, and nothing was run; it is launched again without a retry.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dispatcher.domain.wire import EXIT_EXPIRED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +55,7 @@ def _run(workload: ExecutorWorkload) -> int:
     from airflow.settings import dispose_orm
 
     from workers.guard import run_workload
+    from workers.outcomes import ExpiredWorkloadError
 
     dispose_orm(do_log=False)
     configure_logging(output=sys.stdout.buffer, json_output=True)
@@ -59,6 +63,9 @@ def _run(workload: ExecutorWorkload) -> int:
     try:
         # The pod's log is read from its stdout.
         outcome = run_workload(workload, subprocess_logs_to_stdout=True)
+    except ExpiredWorkloadError as exc:
+        log.warning("%s", exc)
+        return EXIT_EXPIRED
     except Exception:
         log.exception("%s %s failed", workload.type, workload.display_name)
         return EXIT_FAILED

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that workers and API server share on the wire: headers, the JWT claim, refusal reasons.
+"""What workers, API server and executor share: headers, the JWT claim, refusal reasons, an exit code.
 
-Both sides import them from here, so that a name cannot differ between the one that sends and the one
+All sides import them from here, so that a name cannot differ between the one that sends and the one
 that reads. Pure: no import of Airflow.
 """
 
@@ -21,6 +21,10 @@ LAUNCH_TOKEN_CLAIM = "launch_token"
 
 RUNNING_COMMAND = "dispatcher_running"
 """Remote control of Celery workers: which of the task ids ``ids`` one has, whatever other deliveries did."""
+
+
+EXIT_EXPIRED = 75
+"""Exit code of a pod whose workload token had run out before its claim: sysexits' "try again later"."""
 
 
 class RefusalReason(StrEnum):

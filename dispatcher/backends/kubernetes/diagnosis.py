@@ -6,12 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.domain.text import readable
+from dispatcher.domain.wire import EXIT_EXPIRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 BASE_CONTAINER = "base"
 
+TOKEN_RAN_OUT = "it waited for longer than its workload token is valid, and nothing was run"
 NO_REASON = "the pod failed; the cluster gives no reason"
 
 _GROUPS: Sequence[tuple[str, str]] = (
@@ -94,6 +96,8 @@ def _failed_containers(status: Mapping[str, Any]) -> Iterator[str]:
             terminated, waiting = state.get("terminated"), state.get("waiting")
             if terminated and terminated.get("exitCode") != 0:
                 yield f"{what} {container.get('name')}: {_how_it_terminated(terminated)}"
+                if container.get("name") == BASE_CONTAINER and terminated.get("exitCode") == EXIT_EXPIRED:
+                    yield TOKEN_RAN_OUT
             elif waiting and waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
                 yield f"{what} {container.get('name')}: {say(waiting)}"
 

@@ -13,6 +13,7 @@ from dispatcher.backends.base import Observation
 from dispatcher.backends.kubernetes.diagnosis import BASE_CONTAINER, explain_failure
 from dispatcher.backends.kubernetes.identity import PodIdentity, read_identity
 from dispatcher.domain.pod_claimant import claimants_of_pod
+from dispatcher.domain.wire import EXIT_EXPIRED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,9 @@ _OWN_REASONS = frozenset({None, "", "Completed", "Error"})
 
 _KILLED = frozenset({137, 143})
 """Exit codes of a process that was ended by SIGKILL or SIGTERM: nobody sends these to itself."""
+
+_NO_FAULT_OF_ITS_OWN = _KILLED | {EXIT_EXPIRED}
+"""Exit codes that are no fault of the workload: another pod may fare better."""
 
 _OWN_DEADLINE = "DeadlineExceeded"
 """The pod's own ``activeDeadlineSeconds``: another pod of the same kind would have the same."""
@@ -115,7 +119,7 @@ def _by_infrastructure(
         return True
     if terminated.get("reason") not in _OWN_REASONS:
         return True
-    return bool(terminated.get("signal")) or terminated.get("exitCode") in _KILLED
+    return bool(terminated.get("signal")) or terminated.get("exitCode") in _NO_FAULT_OF_ITS_OWN
 
 
 def _is_disrupted(status: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 
 from dispatcher.domain.lifecycle import LaunchState
+from dispatcher.domain.wire import EXIT_EXPIRED
 from dispatcher.settings import WorkloadDelivery
 from tests.support import dispatching as run
 from tests.support import field_dispatching as on
@@ -52,11 +53,16 @@ def fail_to_create(kubelet, name):
     kubelet.set_status(name, phase="Pending", **base_state(waiting=waiting))
 
 
+def wait_for_too_long(kubelet, name):
+    kubelet.end(name, EXIT_EXPIRED, reason="Error")
+
+
 LOST = {
     "evicted": (evict, "Evicted: The node was low on resource: memory."),
     "node": (lose_the_node, "deleted while running"),
     "unknown": (lose_the_container, "container base: ContainerStatusUnknown: The container is lost., exit"),
     "image": (fail_to_pull, "container base: ErrImagePull: the registry does not answer"),
+    "token": (wait_for_too_long, "exit code 75; it waited for longer than its workload token is valid"),
     "container": (fail_to_create, "container base: CreateContainerError: context deadline exceeded"),
 }
 

@@ -10,16 +10,18 @@ import sys
 import uuid
 from pathlib import Path
 
+import jwt
 import pytest
 from airflow.configuration import conf
 
 from dispatcher.backends.kubernetes.identity import Owner
 from dispatcher.backends.kubernetes.options import load_options
 from dispatcher.backends.kubernetes.pods import PodBuilder
+from dispatcher.domain.wire import EXIT_EXPIRED
 from dispatcher.settings import WorkloadDelivery
 from tests.support import guarded_callbacks
 from tests.support.backend_harness import make_submission
-from tests.support.fence_server import FenceServer, refusal
+from tests.support.fence_server import Answer, FenceServer, refusal
 from tests.support.guard_host import SETTINGS
 from tests.support.workloads import make_callback_workload, make_task_workload
 
@@ -103,6 +105,38 @@ def test_a_claim_that_is_an_error_has_exit_code_1(run_pod, fence):
 
     assert finished.returncode == 1
     assert any(event["level"] == "error" and "failed" in event["event"] for event in events(finished))
+
+
+@pytest.mark.parametrize("kind", ["task", "callback"])
+def test_fault_108_a_token_that_ran_out_has_an_exit_code_of_its_own(run_pod, fence, tmp_path, kind):
+    token = str(uuid.uuid4())
+    if kind == "task":
+        workload, call = make_task_workload("succeed", token), "run"
+    else:
+        path = f"{guarded_callbacks.__name__}.succeed"
+        workload, call = make_callback_workload(path, token), "callback-run"
+    claims = {**jwt.decode(workload.token, options={"verify_signature": False}), "exp": 1}
+    workload.token = jwt.encode(claims, "k" * 64, algorithm="HS512")
+    fence.fix(call, Answer(403, {"detail": "Invalid auth token: Signature has expired"}))
+
+    finished = run_pod(workload)
+
+    assert finished.returncode == EXIT_EXPIRED, finished.stdout
+    (line,) = [
+        event for event in events(finished) if "longer than its workload token is valid" in event["event"]
+    ]
+    assert line["level"] == "warning"
+    assert token in line["event"]
+    assert not any(event["level"] == "error" for event in events(finished))
+    assert not (tmp_path / "marks").exists()
+
+
+def test_another_403_has_exit_code_1(run_pod, fence):
+    fence.fix("run", Answer(403, {"detail": "Invalid auth token"}))
+
+    finished = run_pod(make_task_workload("succeed", str(uuid.uuid4())))
+
+    assert finished.returncode == 1
 
 
 def test_a_callback_that_failed_and_was_reported_has_exit_code_0(run_pod, fence):

@@ -88,6 +88,11 @@ ENDED_BADLY: dict[str, tuple[dict[str, Any], str]] = {
         {"phase": "Failed", "containerStatuses": [container(**terminated(1, message="one\n  two\n"))]},
         "container base: one two, exit code 1",
     ),
+    "token ran out": (
+        {"phase": "Failed", "containerStatuses": [container(**terminated(75, reason="Error"))]},
+        "container base: Error, exit code 75; "
+        "it waited for longer than its workload token is valid, and nothing was run",
+    ),
     "evicted": (
         {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. "},
         "Evicted: The node was low on resource: memory.",
