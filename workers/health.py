@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -202,9 +202,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _verdict(options: argparse.Namespace) -> Verdict:
-    from airflow.providers.celery.executors.celery_executor_utils import app
+    # Airflow logs to stdout by default; the one line that is asked for stands there alone.
+    with redirect_stdout(sys.stderr):
+        from airflow.providers.celery.executors.celery_executor_utils import app
 
-    return check(app, options.hostname, timeout=options.timeout, idle=options.idle)
+        return check(app, options.hostname, timeout=options.timeout, idle=options.idle)
 
 
 def _parser() -> argparse.ArgumentParser:
