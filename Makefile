@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
 test: $(STAMP) ## Run unit, contract and integration tests; those marked slow, or without their service, are left out
@@ -141,10 +141,11 @@ $(STAMP): $(LOCK) pyproject.toml
 	            2>/dev/null; then found=$$candidate; break; fi; \
 	    done; \
 	    if [ -z "$$found" ]; then \
-	        echo "error: no Python 3.11, 3.12 or 3.13 with the venv module was found; install one," >&2; \
+	        echo "error: no Python 3.11, 3.12 or 3.13 with the venv module was found (on Debian and" >&2; \
+	        echo "       Ubuntu the module is in the package python3-venv); install one," >&2; \
 	        echo "       or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; \
 	    fi; \
-	    echo "making $(VENV) with $$($$found --version)"; \
+	    echo "making $(VENV) with $$($$found --version); installing into it takes a minute or two"; \
 	    $$found -m venv $(VENV); \
 	fi
 	$(PIP) "$$(grep '^uv==' $(LOCK))"
