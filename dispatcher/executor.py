@@ -272,7 +272,7 @@ class HybridExecutor(VersionedExecutor):
         """
         hand_back = adopt(tis, str(self.job_id))
         self._adopted.update(task_instance_key(ti) for ti in tis)
-        self.dispatcher.adopt_soon()
+        self.dispatcher.adopt_soon({ti.external_executor_id for ti in tis if ti.external_executor_id})
         return hand_back
 
     def get_task_log(self, ti: TaskInstance, try_number: int) -> tuple[list[str], list[str]]:

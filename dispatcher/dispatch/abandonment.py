@@ -46,7 +46,7 @@ class AbandonmentCheck:
 
         A database error leaves what was found to the next look.
 
-        :param table: the flights in memory, as the sweep has just read them
+        :param table: the flights in memory; of a claim that it has not heard of yet, a later look takes care
         """
         since = self.utcnow() - LEAST_AGE
         by_backend: dict[BackendName, dict[str, Launch]] = {name: {} for name in self.backends}

@@ -23,7 +23,7 @@ from dispatcher.dispatch.reports import Event, Report, ReportTable, record_told,
 from dispatcher.dispatch.settling import Settler
 from dispatcher.dispatch.signing import Signer
 from dispatcher.dispatch.submit import Submitter
-from dispatcher.dispatch.sweep import Pace, Sweeper, Swept
+from dispatcher.dispatch.sweep import Sweeper, Swept
 from dispatcher.dispatch.upkeep import Upkeep
 from dispatcher.dispatch.uptake import Uptake
 from dispatcher.domain.launch import Launch
@@ -43,11 +43,12 @@ class _Facts:
 
     :param told: ends that the scheduler asked for, written
     :param observed: what the backends showed
+    :param swept: what differs between memory and database
     """
 
     told: Mapping[str, Event]
     observed: Observed
-    swept: Swept | None = None
+    swept: Swept
     workloads: Mapping[str, Any] = field(default_factory=dict)
     unsettled: list[Launch] = field(default_factory=list)
 
@@ -134,7 +135,6 @@ class Dispatcher:
             clock=clock,
             utcnow=utcnow,
         )
-        self._pace = Pace(clock)
         self._connection_tests = ConnectionTests(backends, router, signer, team)
         self._settler = Settler(
             backends=backends,
@@ -179,9 +179,8 @@ class Dispatcher:
         """
         flights = [flight for key in keys if (flight := self._table.current(key)) and flight.workload]
         outcome = self._submitter.submit(flights)
-        if outcome.gone:
-            # One that a worker claimed meanwhile is still ours: the sweep finds it and watches it.
-            self.sweep_soon()
+        # One that a worker claimed meanwhile is still ours: the sweep finds it and watches it.
+        self._sweeper.ask(outcome.gone)
         step = Heartbeat(freed={key for key in keys if self._table.current(key) is None})
         for flight in flights:
             if flight.token in outcome.sent or flight.token in outcome.underway:
@@ -230,7 +229,7 @@ class Dispatcher:
         stray = done | {token for token in facts.observed.stray if token not in self._reports}
         # Last, in a transaction of its own: what was read above still counts its launches as unsettled.
         self._settler.settle(stray, facts.observed.elsewhere, observed)
-        self._upkeep.keep(self._table, step, swept=facts.swept is not None)
+        self._upkeep.keep(self._table, step, sweeps=facts.swept.inherits)
         return step
 
     def _collect(self, step: Heartbeat) -> None:
@@ -259,15 +258,11 @@ class Dispatcher:
         told = dict(self._told)
         record_told(connection, told, self._owner, now)
         shown = [one for some in observed.values() for one in some]
-        facts = _Facts(told=told, observed=self._observer.end(connection, shown, now))
-        if self._pace.begins():
-            taken = store.take_over_orphans(connection, owner=self._owner, team=self._team)
-            if taken:
-                log.info("Took over %d launches that dead schedulers left", len(taken))
-            facts.swept = self._sweeper.sweep(connection, self._table, now)
-            unclaimed = [launch for launch in facts.swept.unknown if launch.unclaimed]
-            facts.workloads = rebuild_workloads(session, unclaimed)
-            self._sweeper.drop_unsendable(connection, facts.swept, facts.workloads, now)
+        ends = self._observer.end(connection, shown, now)
+        facts = _Facts(told, ends, self._sweeper.sweep(connection, self._table, now))
+        unclaimed = [launch for launch in facts.swept.unknown if launch.unclaimed]
+        facts.workloads = rebuild_workloads(session, unclaimed)
+        self._sweeper.drop_unsendable(connection, facts.swept, facts.workloads, now)
         facts.unsettled = store.unsettled_of_owner(connection, self._owner, self._team)
         return facts
 
@@ -275,11 +270,10 @@ class Dispatcher:
         for token in facts.told:
             self._told.pop(token, None)
         self._uptake.take_up_ends(facts.observed.ended, step)
-        if facts.swept is not None:
-            self._pace.ended()
-            for token in facts.swept.forget:
-                self._uptake.free(token, step)
-            self._uptake.take_up_open(facts.swept.unknown, facts.workloads, step)
+        for token in facts.swept.forget:
+            self._uptake.free(token, step)
+        self._uptake.take_up_open(facts.swept.unknown, facts.workloads, step)
+        self._sweeper.taken_in(facts.swept)
         self._uptake.take_up_unsettled(facts.unsettled, facts.observed.stray, step)
 
     def _restart(self, unstarted: Sequence[Unstarted], step: Heartbeat) -> None:
@@ -291,7 +285,7 @@ class Dispatcher:
             self._uptake.free(one.old.token, step)
             if one.workload is None:
                 # The sweep finds the new launch, and drops it if there is still no workload for it.
-                self.sweep_soon()
+                self._sweeper.ask((one.new.token,))
                 continue
             not_before = self._clock() + one.pause
             self._table.add(Flight(launch=one.new, key=key, workload=one.workload, not_before=not_before))
@@ -346,11 +340,15 @@ class Dispatcher:
         return None if flight is None else self._backends[flight.launch.backend].why_waiting(flight.token)
 
     def sweep_soon(self) -> None:
-        """Let the next heartbeat sweep."""
-        self._pace.soon()
+        """Let the next heartbeat begin to compare memory with the database."""
+        self._sweeper.soon()
 
-    def adopt_soon(self) -> None:
-        """Let the next heartbeat take up what was taken over, and look for what else dead schedulers left."""
+    def adopt_soon(self, tokens: Collection[str] = ()) -> None:
+        """Let the next heartbeat take up what was taken over, and look for what else dead schedulers left.
+
+        :param tokens: the launches that were taken over, as far as they are known
+        """
+        self._sweeper.ask(tokens)
         self.sweep_soon()
         self._upkeep.soon()
 

@@ -23,7 +23,7 @@ from dispatcher.domain.workload import WorkloadKind
 class Flight:
     """One open launch in memory.
 
-    :param launch: the ledger row as last read or written
+    :param launch: the ledger row as last read or written; of a claimed task, its times may be older
     :param key: how the scheduler knows the subject
     :param workload: what to send; None once it was sent, or when it was taken over after its claim
     :param underway: a backend is sending it: it keeps its slot, and is not sent again meanwhile

@@ -13,11 +13,13 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from dispatcher.backends.base import Backend
 from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.dispatch.heartbeat import Heartbeat
+from dispatcher.dispatch.tour import PAGE
 from dispatcher.domain.lifecycle import BackendName, LaunchState
 from dispatcher.ledger import store
 from dispatcher.ledger.errors import DATABASE_ERRORS
@@ -52,7 +54,7 @@ class Searcher:
 
         A database error leaves what was found to the next time that it is found.
 
-        :param table: the flights in memory, as the sweep has just read them
+        :param table: the flights in memory; what it has not heard of yet is read before anything is done
         :param step: takes what Airflow's slots and event logs have to know
         """
         known = table.tokens()
@@ -65,17 +67,28 @@ class Searcher:
                 by_backend[flight.launch.backend].append(flight)
         for name, waiting in by_backend.items():
             found = self.backends[name].look_for({flight.token: flight.launch.queue for flight in waiting})
-            for flight in waiting:
-                self._tell(flight, found.stranded.get(flight.token), step)
+            self._tell(waiting, found.stranded, step)
             lost = [one for one in waiting if one.token in found.lost and table.is_current(one)]
             self._send_again([one for one in lost if self._may_be_sent_again(one)], step)
 
-    def _tell(self, flight: Flight, why: str | None, step: Heartbeat) -> None:
-        if why is None:
-            self._told.discard(flight.token)
-        elif flight.token not in self._told:
+    def _tell(self, waiting: Collection[Flight], stranded: Mapping[str, str], step: Heartbeat) -> None:
+        self._told.difference_update(flight.token for flight in waiting if flight.token not in stranded)
+        news = (one for one in waiting if one.token in stranded and one.token not in self._told)
+        for flight in self._unclaimed(list(islice(news, PAGE))):
             self._told.add(flight.token)
-            step.note(flight.key, "launch waits", why)
+            step.note(flight.key, "launch waits", stranded[flight.token])
+
+    def _unclaimed(self, flights: Collection[Flight]) -> list[Flight]:
+        """Return those that no worker has claimed; memory may hear of a claim later than anybody else."""
+        if not flights:
+            return []
+        try:
+            with self.session() as session:
+                launches = store.by_tokens(session.connection(), [flight.token for flight in flights])
+        except DATABASE_ERRORS as exc:
+            log.warning("Nobody is told of what waits now: the database failed (%s)", type(exc).__name__)
+            return []
+        return [one for one in flights if (launch := launches.get(one.token)) and launch.unclaimed]
 
     def _may_be_sent_again(self, flight: Flight) -> bool:
         sent = self._resends.get(flight.token, 0)

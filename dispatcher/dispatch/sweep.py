@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sweep: every few seconds, memory is compared with the ledger and with Airflow's rows.
+"""The sweep: memory is compared with the ledger and with Airflow's rows.
 
 It finds what no backend tells: launches that another scheduler took over, launches that lost their subject,
 tasks that left RUNNING while the result of their artefact is gone, callbacks that waited too long for a
-worker, and launches of ours that memory does not know because they were taken over. One read for each kind
-of row, whatever the number of launches.
+worker, and launches of ours that memory does not know because they were taken over.
+
+Where they stand is read on a tour, a page in a heartbeat; only what differs is read in whole, so that a
+heartbeat costs what has changed. What is known to need a look gets one in the next heartbeat.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 
 from sqlalchemy import Connection
 
+from dispatcher.dispatch import tour
 from dispatcher.dispatch.flights import Flight, FlightTable
 from dispatcher.dispatch.observe import event_after_leaving, left_running
+from dispatcher.dispatch.tour import Page, Tour
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
 from dispatcher.domain.protocol import SubmitVerdict, has_expired, judge_submit
 from dispatcher.ledger import store, subjects
 from dispatcher.ledger.models import LaunchRow
+from dispatcher.ledger.standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -30,55 +36,24 @@ GRACE = 30.0
 """Seconds that the artefact of a task which left RUNNING has to tell its own end."""
 
 
-SWEEP_INTERVAL = 5.0
-"""Seconds between two sweeps, each of which also looks for what dead schedulers left."""
-
-LONGEST_INTERVAL = 10.0
-"""Seconds between two sweeps that take long."""
-
-SHARE = 0.01
-"""Part of the scheduler's time that sweeps may take, as long as the longest interval allows it."""
-
-
-class Pace:
-    """When to sweep: every few seconds, and less often where so much runs that a sweep takes long.
-
-    :param clock: monotonic seconds
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._next = 0.0
-        self._began = 0.0
-
-    def begins(self) -> bool:
-        """Whether it is time; if so, a sweep begins now."""
-        self._began = self._clock()
-        return self._began >= self._next
-
-    def ended(self) -> None:
-        """Take note that the sweep has ended, and that what it found was taken in."""
-        now = self._clock()
-        self._next = now + min(LONGEST_INTERVAL, max(SWEEP_INTERVAL, (now - self._began) / SHARE))
-
-    def soon(self) -> None:
-        """Let the next look find that it is time."""
-        self._next = 0.0
-
-
 @dataclass(slots=True)
 class Swept:
     """What a sweep found.
 
+    :param page: the part of the tour that was read, if it was time for one
+    :param inherits: it was time to look for what dead schedulers left, and for what else is done as often
+    :param looked_at: the tokens that were looked at
     :param forget: tokens in memory that are not ours any more
     :param unknown: open launches of ours that memory does not hold
     """
 
+    page: Page | None = None
+    inherits: bool = False
+    looked_at: Collection[str] = ()
     forget: set[str] = field(default_factory=set)
     unknown: list[Launch] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sweeper:
     """Compares memory with the database.
 
@@ -89,41 +64,133 @@ class Sweeper:
     :param why_waiting: why the artefact of a launch has not started, as far as it is known
     """
 
-    owner: str
-    team: str | None
-    clock: Callable[[], float]
-    callback_patience: timedelta
-    why_waiting: Callable[[Launch], str | None]
+    def __init__(
+        self,
+        *,
+        owner: str,
+        team: str | None,
+        clock: Callable[[], float],
+        callback_patience: timedelta,
+        why_waiting: Callable[[Launch], str | None],
+    ) -> None:
+        self._owner = owner
+        self._team = team
+        self._clock = clock
+        self._callback_patience = callback_patience
+        self._why_waiting = why_waiting
+        self._tour = Tour(owner, team, clock)
+        self._inherit_at = 0.0
+        self._asked: dict[str, bool] = {}
+        """What is to be looked at, and whether its subject has to be read for that; oldest first."""
+        self._leaving: dict[str, None] = {}
+        """Claimed launches whose tasks left RUNNING, in the order in which their grace ends."""
+
+    def soon(self) -> None:
+        """Let the next heartbeat look for what dead schedulers left, and begin to compare all flights."""
+        self._inherit_at = 0.0
+        self._tour.soon()
+
+    def ask(self, tokens: Iterable[str]) -> None:
+        """Let the next heartbeats look at launches that memory does not know, or not rightly.
+
+        :param tokens: which ones; those that turn out to be no open launches of this executor are ignored
+        """
+        self._asked.update(dict.fromkeys(tokens, True))
 
     def sweep(self, connection: Connection, table: FlightTable, now: datetime) -> Swept:
-        """Run one sweep; ends that it writes show up among the unsettled launches.
+        """Do what is due; ends that it writes show up among the unsettled launches.
 
         :param connection: a transaction of our own
         :param table: the flights in memory
         :param now: the present
         """
-        mine = store.open_states_of_owner(connection, self.owner, self.team)
-        live = subjects.live_tokens(connection)
-        doubtful = [flight for flight in table if _is_doubtful(flight, mine, live)]
-        launches = store.by_tokens(connection, [flight.token for flight in doubtful])
-        found = subjects.subjects_of(connection, list(launches.values()))
-        callbacks = [one.subject_id for one in launches.values() if one.kind is LaunchKind.CALLBACK]
-        claimed = store.callback_claimed_elsewhere(connection, callbacks)
         swept = Swept()
-        for flight in doubtful:
-            launch = launches.get(flight.token)
-            if launch is None or launch.scheduler_job_id != self.owner:
-                swept.forget.add(flight.token)
-                continue
-            flight.launch = launch
-            elsewhere = bool(claimed.get(launch.subject_id, set()) - {launch.token})
-            self._look_at(connection, flight, found.get(flight.token), now, claimed_elsewhere=elsewhere)
-        unknown = store.by_tokens(connection, mine.keys() - table.tokens())
-        swept.unknown = sorted(
-            (one for one in unknown.values() if one.open and one.scheduler_job_id == self.owner),
-            key=lambda launch: launch.sequence,
-        )
+        if self._clock() >= self._inherit_at:
+            swept.inherits = True
+            self._inherit(connection)
+        swept.page = self._tour.page(connection, table)
+        if swept.page is not None:
+            self._compare(swept.page, table)
+        self._ask_leaving(table)
+        if asked := dict(islice(self._asked.items(), tour.PAGE)):
+            swept.looked_at = asked.keys()
+            self._look(connection, table, asked, swept, now)
         return swept
+
+    def taken_in(self, swept: Swept) -> None:
+        """Take note that what a sweep found was committed and taken in; else it is found again.
+
+        :param swept: what it found
+        """
+        for token in swept.looked_at:
+            self._asked.pop(token, None)
+        if swept.inherits:
+            self._inherit_at = self._clock() + tour.SWEEP_INTERVAL
+        if swept.page is not None:
+            self._tour.taken_in(swept.page)
+
+    def _inherit(self, connection: Connection) -> None:
+        taken = store.take_over_orphans(connection, owner=self._owner, team=self._team)
+        if taken:
+            log.info("Took over %d launches that dead schedulers left", len(taken))
+            self.ask(taken)
+
+    def _compare(self, page: Page, table: FlightTable) -> None:
+        for one in page.standings:
+            flight = table.get(one.token)
+            if flight is None or _is_doubtful(flight, one):
+                self._asked[one.token] = True
+            elif flight.launch.state is one.state and flight.launch.sequence:
+                continue
+            elif one.state is LaunchState.CLAIMED:
+                # The way of every launch that is not over in a moment: too common to be read in whole.
+                flight.launch = flight.launch._replace(
+                    sequence=one.sequence, state=one.state, claimant=one.claimant
+                )
+            else:
+                self._asked.setdefault(one.token, False)
+        if page.last:
+            self.ask(token for token in page.unseen if table.get(token) is not None)
+
+    def _ask_leaving(self, table: FlightTable) -> None:
+        """Look again at tasks that left RUNNING, once their grace is over."""
+        while self._leaving:
+            token = next(iter(self._leaving))
+            flight = table.get(token)
+            if flight is not None and flight.left_at is not None:
+                if self._clock() - flight.left_at < GRACE:
+                    return
+                self._asked[token] = True
+            del self._leaving[token]
+
+    def _look(
+        self,
+        connection: Connection,
+        table: FlightTable,
+        asked: Mapping[str, bool],
+        swept: Swept,
+        now: datetime,
+    ) -> None:
+        launches = store.by_tokens(connection, asked.keys())
+        doubtful = [one for token, one in launches.items() if asked[token] and table.get(token) is not None]
+        found = subjects.subjects_of(connection, doubtful)
+        callbacks = [one.subject_id for one in doubtful if one.kind is LaunchKind.CALLBACK]
+        claimed = store.callback_claimed_elsewhere(connection, callbacks)
+        for token, is_doubtful in asked.items():
+            flight, launch = table.get(token), launches.get(token)
+            if launch is None or launch.scheduler_job_id != self._owner:
+                if flight is not None:
+                    swept.forget.add(token)
+            elif flight is None:
+                if launch.open and launch.team_name == self._team:
+                    swept.unknown.append(launch)
+            else:
+                flight.launch = launch
+                if is_doubtful:
+                    elsewhere = bool(claimed.get(launch.subject_id, set()) - {token})
+                    self._look_at(connection, flight, found.get(token), now, claimed_elsewhere=elsewhere)
+        swept.unknown.sort(key=lambda launch: launch.sequence)
+        _read_sequences(connection, table, swept.unknown)
 
     def drop_unsendable(
         self, connection: Connection, swept: Swept, workloads: Collection[str], now: datetime
@@ -159,10 +226,10 @@ class Sweeper:
         launch = flight.launch
         if launch.kind is LaunchKind.CALLBACK and launch.open and subject is None:
             self._give_up_deleted(connection, launch, now)
-        elif has_expired(launch, now, self.callback_patience):
+        elif has_expired(launch, now, self._callback_patience):
             self._expire(connection, launch, now)
         elif launch.unclaimed:
-            verdict = judge_submit(launch, subject, self.owner, claimed_elsewhere=claimed_elsewhere)
+            verdict = judge_submit(launch, subject, self._owner, claimed_elsewhere=claimed_elsewhere)
             if verdict is SubmitVerdict.DROP:
                 self._write(
                     connection, launch, LaunchEvent.DROP, "no longer wanted before it was claimed", now
@@ -181,8 +248,8 @@ class Sweeper:
         self._write(connection, launch, event, "its callback was deleted", now)
 
     def _expire(self, connection: Connection, launch: Launch, now: datetime) -> None:
-        why = self.why_waiting(launch)
-        reason = f"no worker started it within {self.callback_patience.total_seconds():g} s"
+        why = self._why_waiting(launch)
+        reason = f"no worker started it within {self._callback_patience.total_seconds():g} s"
         reason = f"{reason}: {why}" if why else reason
         log.warning("Launch %s of callback %s is given up: %s", launch.token, launch.subject_id, reason)
         self._write(connection, launch, LaunchEvent.EXPIRE, reason, now)
@@ -194,8 +261,10 @@ class Sweeper:
             flight.left_at = None
             return
         if flight.left_at is None:
-            flight.left_at = self.clock()
-        if self.clock() - flight.left_at < GRACE:
+            flight.left_at = self._clock()
+            self._leaving.pop(flight.token, None)
+            self._leaving[flight.token] = None
+        if self._clock() - flight.left_at < GRACE:
             return
         event, reason = event_after_leaving(flight.launch, subject)
         self._write(connection, flight.launch, event, reason, now)
@@ -209,23 +278,27 @@ class Sweeper:
             (launch.token,),
             now=now,
             kind=launch.kind,
-            owner=self.owner,
+            owner=self._owner,
             reason=reason,
             where=(LaunchRow.state == launch.state.value,),
         )
 
 
-def _is_doubtful(flight: Flight, mine: Mapping[str, LaunchState], live: Mapping[str, str]) -> bool:
-    """Whether more must be read of a flight than the states of its launch and its task.
+def _read_sequences(connection: Connection, table: FlightTable, unknown: Collection[Launch]) -> None:
+    """Read the current launches of the keys of unknown ones, where nobody did since they were issued.
 
-    :param mine: the open launches of this executor
-    :param live: the tokens of tasks that are queued or run
+    Only their sequence tells which of the two is the newer one, and stays current.
     """
-    launch = flight.launch
-    token, state = launch.token, launch.state
-    if mine.get(token) is not state or flight.left_at is not None or not launch.sequence:
+    current = [table.current(table.key_of(launch)) for launch in unknown]
+    unread = {one.token: one for one in current if one is not None and not one.launch.sequence}
+    for token, launch in store.by_tokens(connection, unread.keys()).items():
+        unread[token].launch = launch
+
+
+def _is_doubtful(flight: Flight, standing: Standing) -> bool:
+    """Whether more must be read of a flight than where its launch and its task stand."""
+    if standing.kind is LaunchKind.CALLBACK or flight.left_at is not None:
         return True
-    if launch.kind is LaunchKind.CALLBACK:
-        return True
-    task = live.get(token)
-    return task not in subjects.RUNNING if state is LaunchState.CLAIMED else task != "queued"
+    if standing.state is LaunchState.CLAIMED:
+        return standing.task_state not in subjects.RUNNING
+    return standing.task_state != "queued"

@@ -66,16 +66,16 @@ class Upkeep:
         """Let the next heartbeat look at what dead schedulers left."""
         self._housekeeper.soon()
 
-    def keep(self, table: FlightTable, step: Heartbeat, *, swept: bool) -> None:
+    def keep(self, table: FlightTable, step: Heartbeat, *, sweeps: bool) -> None:
         """Do what is due.
 
         :param table: the flights in memory
         :param step: takes what Airflow's slots and event logs have to know
-        :param swept: the flights were compared with the database in this heartbeat
+        :param sweeps: it is time for what is done as often as a sweep begins
         """
         self._housekeeper.keep()
         self._forgotten.look()
         self._pruner.prune()
-        if swept:
+        if sweeps:
             self._searcher.search(table, step)
             self._abandonment.look(table)

@@ -100,6 +100,11 @@ def launch_of(row: Row[Any]) -> Launch:
     return Launch(**values)
 
 
+def of_team(team: str | None) -> ColumnElement[bool]:
+    """Return the criterion "it is the launch of an executor of this team"."""
+    return LaunchRow.team_name.is_(None) if team is None else LaunchRow.team_name == team
+
+
 def values_of(states: Collection[LaunchState]) -> list[str]:
     """Return states as they are stored."""
     return sorted(state.value for state in states)

@@ -10,11 +10,23 @@ rows by token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow.jobs.job import Job
 from airflow.models.taskinstance import TaskInstance
-from sqlalchemy import ColumnElement, Connection, bindparam, case, exists, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    case,
+    exists,
+    insert,
+    or_,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from dispatcher.compat import of_the_present
@@ -31,7 +43,7 @@ from dispatcher.domain.lifecycle import (
     target,
 )
 from dispatcher.ledger.models import LaunchRow
-from dispatcher.ledger.rows import COLUMNS, chunks, compare_and_set, launch_of, values_of
+from dispatcher.ledger.rows import COLUMNS, chunks, compare_and_set, launch_of, of_team, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -107,21 +119,14 @@ def open_of_owner(connection: Connection, owner: str, team: str | None = None) -
     :param owner: the job id of its scheduler
     :param team: its team: the executors of several teams share one scheduler
     """
-    return _read(connection, *_open_of(owner, team))
-
-
-def open_states_of_owner(
-    connection: Connection, owner: str, team: str | None = None
-) -> dict[str, LaunchState]:
-    """Return the states of the open launches of one executor, by token; ``open_of_owner`` reads them whole.
-
-    :param connection: the caller's transaction
-    :param owner: the job id of its scheduler
-    :param team: its team
-    """
-    statement = select(LaunchRow.token, LaunchRow.state).where(*_open_of(owner, team))
-    states = {state.value: state for state in LaunchState}
-    return {token: states[state] for token, state in connection.execute(statement)}
+    return _read(
+        connection,
+        # An open launch is never settled; to say so leads past all that the owner has settled before.
+        LaunchRow.settled_at.is_(None),
+        LaunchRow.scheduler_job_id == owner,
+        of_team(team),
+        LaunchRow.state.in_(values_of(OPEN)),
+    )
 
 
 def unsettled_of_owner(connection: Connection, owner: str, team: str | None = None) -> list[Launch]:
@@ -134,8 +139,10 @@ def unsettled_of_owner(connection: Connection, owner: str, team: str | None = No
     return _read(
         connection,
         LaunchRow.scheduler_job_id == owner,
-        _of_team(team),
+        of_team(team),
         LaunchRow.settled_at.is_(None),
+        # In the owner's index, unlike the state: what is still open is not read.
+        LaunchRow.ended_at.is_not(None),
         LaunchRow.state.in_(values_of(ENDED)),
     )
 
@@ -302,7 +309,7 @@ def take_over_orphans(connection: Connection, *, owner: str, team: str | None = 
         return frozenset()
     orphaned = [
         LaunchRow.settled_at.is_(None),
-        _of_team(team),
+        of_team(team),
         LaunchRow.scheduler_job_id.not_in(alive),
         or_(
             LaunchRow.state.not_in(values_of(UNCLAIMED)),
@@ -310,8 +317,20 @@ def take_over_orphans(connection: Connection, *, owner: str, team: str | None = 
             ~queued_under_this_token(),
         ),
     ]
-    tokens = list(connection.scalars(select(LaunchRow.token).where(*orphaned)))
+    # One part for each gap between the living, a range of the index: what they have in flight is not read.
+    by_gap = [select(LaunchRow.token).where(gap, *orphaned) for gap in _gaps_between(alive)]
+    tokens = list(connection.scalars(union_all(*by_gap)))
     return frozenset(compare_and_set(connection, tokens, orphaned, {"scheduler_job_id": owner}))
+
+
+def _gaps_between(owners: Collection[str]) -> list[ColumnElement[bool]]:
+    """Return criteria that together take in every other owner, whatever order the database has for them.
+
+    :param owners: at least one
+    """
+    owner, ordered = LaunchRow.scheduler_job_id, sorted(owners)
+    between = [(owner > one) & (owner < next_one) for one, next_one in pairwise(ordered)]
+    return [owner < ordered[0], *between, owner > ordered[-1]]
 
 
 def note_external_ids(connection: Connection, external_ids: Mapping[str, str]) -> None:
@@ -352,21 +371,6 @@ def settle(connection: Connection, tokens: Collection[str], *, owner: str, now: 
             {"settled_at": now},
         )
     )
-
-
-def _open_of(owner: str, team: str | None) -> tuple[ColumnElement[bool], ...]:
-    # An open launch is never settled; to say so leads past all that the owner has settled before.
-    unsettled = LaunchRow.settled_at.is_(None)
-    return (
-        unsettled,
-        LaunchRow.scheduler_job_id == owner,
-        _of_team(team),
-        LaunchRow.state.in_(values_of(OPEN)),
-    )
-
-
-def _of_team(team: str | None) -> ColumnElement[bool]:
-    return LaunchRow.team_name.is_(None) if team is None else LaunchRow.team_name == team
 
 
 def _read(connection: Connection, *where: ColumnElement[bool]) -> list[Launch]:

@@ -87,22 +87,6 @@ def task_instances_at(
     return found
 
 
-def live_tokens(connection: Connection) -> dict[str, str]:
-    """Return the tokens of all task instances that are queued or run, with their states.
-
-    One read of two columns by an index. A join with the launches would be left to a planner that may know
-    nothing of either table, and compares each row of one with each of the other then.
-
-    :param connection: the caller's transaction
-    """
-    statement = select(TaskInstance.external_executor_id, TaskInstance.state).where(
-        TaskInstance.state.in_(("queued", *RUNNING)),
-        TaskInstance.external_executor_id.is_not(None),
-        of_the_present(),
-    )
-    return {str(token): str(state) for token, state in connection.execute(statement)}
-
-
 def lock_callback(connection: Connection, callback_id: UUID) -> Subject | None:
     """Lock and read one callback, or return None.
 

@@ -14,6 +14,7 @@ from dispatcher.backends.base import Observation
 from dispatcher.backends.celery.app import create_app
 from dispatcher.backends.celery.events import ANSWER_SECONDS, PING_SECONDS, ResultEvents
 from dispatcher.backends.celery.results import RECONCILE_SECONDS, KeyValueStore, Results
+from dispatcher.backends.celery.watched import Changes
 from tests.support.backend_harness import eventually
 from tests.support.celery_backend import make_conf
 from tests.support.redis_server import RedisServer
@@ -32,6 +33,20 @@ def client(server):
     with redis.Redis.from_url(server.url) as connected:
         connected.flushall()
         yield connected
+
+
+class Following:
+    """Tells what has changed of the tokens that are followed, as the backend does."""
+
+    def __init__(self, results):
+        self._results = results
+        self._tokens = frozenset()
+        self.close = results.close
+
+    def follow(self, tokens):
+        changes = Changes(tokens - self._tokens, self._tokens - tokens)
+        self._tokens = tokens
+        return self._results.follow(changes)
 
 
 class Clock:
@@ -65,7 +80,7 @@ def open_results(client, clock):
     opened = []
 
     def open_one(url):
-        results = Results(create_app(make_conf(url, url), 5.0)[1], clock)
+        results = Following(Results(create_app(make_conf(url, url), 5.0)[1], clock))
         opened.append(results)
         return results
 

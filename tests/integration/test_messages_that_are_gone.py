@@ -7,6 +7,7 @@ import pytest
 from airflow.utils.session import create_session
 
 from dispatcher.dispatch import search
+from dispatcher.dispatch.tour import Tour
 from dispatcher.domain.lifecycle import LaunchState
 from tests.support import dispatching as run
 from tests.support import rows
@@ -141,6 +142,20 @@ def test_fault_23_a_queue_that_nobody_consumes_is_in_the_event_log_once(executor
         wait_for_long(executor, token)
         run.loop(executor)
     assert events(executor) == [("launch waits", "no Celery worker consumes its queue 'default'")]
+
+
+def test_of_one_that_was_claimed_without_memory_knowing_nobody_is_told(executor, monkeypatch):
+    token = run.queue_task(executor)
+    run.loop(executor)
+    wait_for_long(executor, token)
+    run.loop(executor)
+    run.claim(token)
+    monkeypatch.setattr(Tour, "page", lambda *_: None)
+    executor.celery.waiting[token] = "no Celery worker consumes its queue 'default'"
+    executor.dispatcher.sweep_soon()
+    run.loop(executor)
+    assert executor.celery.looked_for == {token: "default"}, "memory takes it for one that waits"
+    assert events(executor) == []
 
 
 def test_fault_23_what_timed_out_in_such_a_queue_frees_its_slots():

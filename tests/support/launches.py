@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from dispatcher.domain.launch import Launch
-from dispatcher.domain.lifecycle import BackendName, LaunchKind, LaunchState
+from dispatcher.domain.lifecycle import ENDED, BackendName, LaunchKind, LaunchState
 from tests.support.rows import DAG_ID, RUN_ID, TASK_ID, utcnow
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def build_launch(**columns: Any) -> Launch:
         "scheduler_job_id": OWNER,
         "issued_at": utcnow(),
     }
+    if columns.get("state") in ENDED:
+        values["ended_at"] = utcnow()
     return Launch(**values | columns)
 
 

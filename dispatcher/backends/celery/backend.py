@@ -27,6 +27,7 @@ from dispatcher.backends.celery.chores import Chore, Outage
 from dispatcher.backends.celery.claimants import Claimants
 from dispatcher.backends.celery.lane import Lane, Patience, came_back
 from dispatcher.backends.celery.lookout import Lookout
+from dispatcher.backends.celery.watched import Watched
 from dispatcher.domain.errors import ConfigurationError
 from dispatcher.domain.lifecycle import BackendName
 
@@ -83,7 +84,7 @@ class CeleryBackend:
         self._conf = conf
         self._made: Services | None = None
         self._timeout = 0.0
-        self._watched: set[str] = set()
+        self._watched = Watched()
         self._reading: Future[list[Observation]] | None = None
         self._reading_patience = Patience()
         suffix = f" of team {team_name}" if team_name else ""
@@ -155,7 +156,7 @@ class CeleryBackend:
         elif answered and (error := sending.exception()) is not None:
             work.postpone_rest(Postponed(describe(error)))
         results = work.close(answered=answered)
-        self._watched.update(token for token, result in results.items() if _may_be_there(result))
+        self._watched.add(token for token, result in results.items() if _may_be_there(result))
         self._note_outage(results.values())
         return results
 
@@ -176,7 +177,7 @@ class CeleryBackend:
 
         :param artefacts: sent by another scheduler
         """
-        self._watched.update(artefact.token for artefact in artefacts)
+        self._watched.add(artefact.token for artefact in artefacts)
 
     def observe(self) -> Sequence[Observation]:
         """Return the endings that are stored.
@@ -209,8 +210,11 @@ class CeleryBackend:
         except ConfigurationError as exc:
             self._results_outage.begin(str(exc))
             return None
-        tokens = frozenset(self._watched)
-        return self._results.start(lambda: services.results.follow(tokens))
+        changes = self._watched.changes(services.results)
+        reading = self._results.start(lambda: services.results.follow(changes))
+        if reading is not None:
+            self._watched.told(services.results)
+        return reading
 
     def why_waiting(self, token: str) -> str | None:
         """Return that a message could not be sent, or that nobody consumes its queue, where that is known.
@@ -252,7 +256,7 @@ class CeleryBackend:
         :param artefacts: what ended
         """
         tokens = {artefact.token for artefact in artefacts}
-        self._watched -= tokens
+        self._watched.drop(tokens)
         self._forget.add(tokens)
         self._forget.push(self._timeout)
 
@@ -261,7 +265,7 @@ class CeleryBackend:
 
         :param tokens: sent, and dealt with by another scheduler
         """
-        self._watched.difference_update(tokens)
+        self._watched.drop(tokens)
 
     def strays(self) -> Sequence[Stray]:
         """Return nothing: messages are consumed, and stored results expire."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import states
@@ -24,7 +25,9 @@ from dispatcher.backends.celery.events import ResultEvents
 from dispatcher.domain.launch import claimant_from_nonce
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from dispatcher.backends.celery.watched import Changes
 
     Meta = Mapping[str, Any]
     Decode = Callable[[], Meta]
@@ -37,6 +40,8 @@ CHUNK = 1000
 RECONCILE_SECONDS = 60.0
 """After how long everything is read although its storing would have been heard."""
 
+READ_SECONDS = 0.03
+"""After how long of reading the rest is left to the next call."""
 
 NAMING = ("ExecutionFailedError", "ProcessLostError")
 """Errors of the guard that tell whose they are: their text, then the claimant's nonce or its beginning."""
@@ -64,44 +69,61 @@ class Results:
         self._events: ResultEvents | None = None
         self._listen_at = 0.0
         self._reconcile_at = 0.0
-        self._read: Set[str] = frozenset()
+        self._tokens: set[str] = set()
+        self._unread: dict[str, None] = {}
+        """What is still to be read, in this order."""
         self._endings: dict[str, Observation] = {}
 
-    def follow(self, tokens: Set[str]) -> list[Observation]:
-        """Return the endings that are stored for ``tokens``, at a cost that grows with what has ended.
+    def follow(self, changes: Changes) -> list[Observation]:
+        """Return the endings stored for what is waited for, at a cost that grows with what has ended.
 
         On Redis each token is read once, and its ending heard of later; now and then, and whenever something
-        may have been missed, everything is read. What was found is told again until it is not asked for.
+        may have been missed, everything is read. Of much that is to be read, a call reads a part, and the
+        next one goes on there. What was found is told again until it is waited for no more.
 
-        :param tokens: task ids
+        :param changes: of what is waited for, since the last call; known from then on, whatever the call does
         :raises ConfigurationError: the URL of the result back end cannot be read
         :raises Exception: the driver's error, where the result back end is away
         """
+        self._take_in(changes)
         store = self._opened()
-        self._read &= tokens
-        self._unreadable &= tokens
-        self._endings = {token: ending for token, ending in self._endings.items() if token in tokens}
-        if not (isinstance(store, KeyValueStore) and store.publishes):
-            return self.read(tokens)
-        heard_all = self._hear(store, tokens)
-        due = self._clock() >= self._reconcile_at
-        unread = tokens - self._read if heard_all and not due else tokens
-        for ending in self.read(unread):
-            self._endings[ending.token] = ending
-        self._read = tokens
-        if unread is tokens:
+        if not self._hears_all(store) or self._clock() >= self._reconcile_at:
             self._reconcile_at = self._clock() + RECONCILE_SECONDS
+            # What was not reached for some time stays first.
+            self._unread |= dict.fromkeys(self._tokens)
+        self._read_on()
         return list(self._endings.values())
 
-    def _hear(self, store: KeyValueStore, tokens: Set[str]) -> bool:
+    def _take_in(self, changes: Changes) -> None:
+        for token in changes.dropped:
+            self._tokens.discard(token)
+            self._unread.pop(token, None)
+            self._unreadable.discard(token)
+            self._endings.pop(token, None)
+        self._tokens |= changes.added
+        self._unread |= dict.fromkeys(changes.added)
+
+    def _read_on(self) -> None:
+        begun = self._clock()
+        while chunk := list(islice(self._unread, CHUNK)):
+            for ending in self.read(chunk):
+                self._endings[ending.token] = ending
+            for token in chunk:
+                del self._unread[token]
+            if self._clock() - begun >= READ_SECONDS:
+                return
+
+    def _hears_all(self, store: Store) -> bool:
         """Take in what was stored since the last call; return whether nothing can have been missed."""
+        if not (isinstance(store, KeyValueStore) and store.publishes):
+            return False
         if self._events is None:
             if self._clock() >= self._listen_at:
                 self._listen()
             return False
         try:
             for token, value in self._events.drain():
-                if token in tokens:
+                if token in self._tokens:
                     ending = self._ending(token, partial(store.decode, value))
                     if ending is not None:
                         self._endings[token] = ending

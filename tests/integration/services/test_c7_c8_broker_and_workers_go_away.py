@@ -20,7 +20,7 @@ import pytest
 
 from dispatcher.backends.celery import lookout
 from dispatcher.backends.memory import MemoryBackend
-from dispatcher.dispatch import search, sweep
+from dispatcher.dispatch import search, sweep, tour
 from dispatcher.domain.lifecycle import BackendName, LaunchState
 from tests.support import gated_dag, guarded_dag, rows
 from tests.support import service_dispatching as run
@@ -77,8 +77,8 @@ def executor(site, server, airflow_db, airflow_home, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", server)
     monkeypatch.setattr(search, "PATIENCE", timedelta(seconds=3))
-    monkeypatch.setattr(sweep, "SWEEP_INTERVAL", 0.5)
-    monkeypatch.setattr(sweep, "LONGEST_INTERVAL", 0.5)
+    monkeypatch.setattr(tour, "SWEEP_INTERVAL", 0.5)
+    monkeypatch.setattr(tour, "LONGEST_INTERVAL", 0.5)
     monkeypatch.setattr(sweep, "GRACE", 1.0)
     monkeypatch.setattr(lookout, "LOOK_INTERVAL", 1.0)
     monkeypatch.setattr(lookout, "CONFIRM_INTERVAL", 0.5)

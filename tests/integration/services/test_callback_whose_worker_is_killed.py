@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 
 from dispatcher.backends.celery import claimants
-from dispatcher.dispatch import abandonment, sweep
+from dispatcher.dispatch import abandonment, tour
 from dispatcher.domain.lifecycle import LaunchState
 from tests.support import gate
 from tests.support import service_dispatching as run
@@ -32,8 +32,8 @@ def impatient(configured):
     """Look often, and believe soon; executors that are started from now on do."""
     configured.setattr(claimants, "LOOK_INTERVAL", 0.5)
     configured.setattr(abandonment, "LEAST_AGE", timedelta(0))
-    configured.setattr(sweep, "SWEEP_INTERVAL", 0.2)
-    configured.setattr(sweep, "LONGEST_INTERVAL", 0.2)
+    configured.setattr(tour, "SWEEP_INTERVAL", 0.2)
+    configured.setattr(tour, "LONGEST_INTERVAL", 0.2)
     configured.setenv("AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT", "1")
     configured.setenv("AIRFLOW__DISPATCHER__CALLBACK_QUEUE", QUEUE)
 

@@ -54,7 +54,11 @@ def upgrade() -> None:
         postgresql_with={"fillfactor": 50},
     )
     op.create_index("idx_dispatcher_launch_token", "dispatcher_launch", ["token"], unique=True)
-    op.create_index("idx_dispatcher_launch_owner", "dispatcher_launch", ["settled_at", "scheduler_job_id"])
+    op.create_index(
+        "idx_dispatcher_launch_owner",
+        "dispatcher_launch",
+        ["settled_at", "scheduler_job_id", "ended_at", "sequence"],
+    )
     op.create_index("idx_dispatcher_launch_subject", "dispatcher_launch", ["subject_id"])
     op.create_index(
         "idx_dispatcher_launch_task",
