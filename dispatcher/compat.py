@@ -53,23 +53,31 @@ class VersionedExecutor(BaseExecutor):
     @property
     def task_queue(self) -> dict[Any, Any]:
         """Tasks that wait to be sent, by Airflow's key."""
-        return self._queue("EXECUTE_TASK", "queued_tasks")
+        return tasks_waiting_in(self)
 
     @property
     def callback_queue(self) -> dict[Any, Any]:
         """Callbacks that wait to be sent, by Airflow's key."""
-        return self._queue("EXECUTE_CALLBACK", "queued_callbacks")
+        return _queue_of(self, "EXECUTE_CALLBACK", "queued_callbacks")
 
     @property
     def connection_test_queue(self) -> dict[Any, Any]:
         """Connection tests that wait to be sent, by Airflow's key."""
-        return self._queue("TEST_CONNECTION", "queued_connection_tests")
+        return _queue_of(self, "TEST_CONNECTION", "queued_connection_tests")
 
-    def _queue(self, workload_type: str, before: str) -> dict[Any, Any]:
-        if not AIRFLOW_3_4_PLUS:
-            return getattr(self, before)  # type: ignore[no-any-return]
-        queues: Any = self.executor_queues  # type: ignore[attr-defined]
-        return queues[_workload_base.WorkloadType[workload_type]]  # type: ignore[no-any-return]
+
+def tasks_waiting_in(executor: BaseExecutor) -> dict[Any, Any]:
+    """Return the tasks that wait in an executor to be sent, by Airflow's key.
+
+    :param executor: any, not only ours: the stock ones call a queue of their own ``task_queue``
+    """
+    return _queue_of(executor, "EXECUTE_TASK", "queued_tasks")
+
+
+def _queue_of(executor: Any, workload_type: str, before: str) -> dict[Any, Any]:
+    if not AIRFLOW_3_4_PLUS:
+        return getattr(executor, before)  # type: ignore[no-any-return]
+    return executor.executor_queues[_workload_base.WorkloadType[workload_type]]  # type: ignore[no-any-return]
 
 
 def task_key(launch: Launch) -> Any:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from dispatcher.domain.lifecycle import OPEN
 from tests.chaos.records import Body, Callback, Evidence, Launch, Step, Task
@@ -34,7 +34,10 @@ CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE ON dispatcher_launch
     FOR EACH ROW EXECUTE FUNCTION chaos_note();
 """
 
-_TASKS = "SELECT dag_id, run_id, task_id, map_index, try_number, state FROM task_instance"
+_TASKS_BEFORE_3_4 = "SELECT dag_id, run_id, task_id, map_index, try_number, state FROM task_instance"
+_TASKS = """
+SELECT dag_id, run_id, task_id, region_index, try_number, state FROM task_instance WHERE working_set
+"""
 _CALLBACKS = "SELECT CAST(id AS varchar) AS id, state, output FROM callback WHERE type = 'executor'"
 _LAUNCHES = "SELECT token, kind, subject_id, state, end_reason FROM dispatcher_launch ORDER BY sequence"
 _STEPS = """
@@ -140,7 +143,12 @@ def read_notes(notes: Path) -> list[Body]:
 
 
 def _tasks(connection: Any) -> list[Task]:
-    return [Task(subject=tuple(subject), state=state) for *subject, state in connection.execute(text(_TASKS))]
+    # Airflow 3.4 keeps earlier tries in the same table, in the states in which they were given up.
+    columns = {column["name"] for column in inspect(connection).get_columns("task_instance")}
+    statement = _TASKS if "working_set" in columns else _TASKS_BEFORE_3_4
+    return [
+        Task(subject=tuple(subject), state=state) for *subject, state in connection.execute(text(statement))
+    ]
 
 
 def _callbacks(connection: Any) -> list[Callback]:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import jwt
 import pytest
+from airflow.executors.base_executor import BaseExecutor
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancekey import TaskInstanceKey
 from sqlalchemy import select
@@ -74,6 +75,15 @@ def test_the_queues_are_airflows_own():
         executor.connection_test_queue["test"] = 1
 
         assert executor.slots_occupied == 3 if compat.AIRFLOW_3_4_PLUS else executor.slots_occupied >= 2
+        assert compat.tasks_waiting_in(executor) == {"task": 1}
+
+
+def test_the_tasks_that_wait_in_any_executor_are_found():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        waiting = compat.tasks_waiting_in(BaseExecutor())
+
+        assert waiting == {}
 
 
 @only_3_3

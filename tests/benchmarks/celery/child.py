@@ -14,6 +14,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.compat import tasks_waiting_in
 from tests.benchmarks.celery import ground
 from tests.benchmarks.running import footprint
 
@@ -59,7 +60,7 @@ def _drive(executor: BaseExecutor) -> list[float]:
     """Run the scheduler's loop until everything is sent; return what its turns took, in seconds."""
     blocked = []
     deadline = time.monotonic() + 300
-    while executor.queued_tasks:
+    while tasks_waiting_in(executor):
         assert time.monotonic() < deadline, "not everything was sent in time"
         started = time.monotonic()
         executor.heartbeat()

@@ -82,8 +82,10 @@ def queue(executor: Any, count: int, run: str) -> None:
         )
         table = TaskInstance.__table__
         row = dict(session.execute(select(table).where(table.c.id == instance.id)).mappings().one())
+        # Airflow 3.4 has the index in a column of another name.
+        index = TaskInstance.map_index.property.columns[0].name
         mapped = [
-            {**row, "id": uuid4(), "map_index": number, "external_executor_id": str(uuid4())}
+            {**row, "id": uuid4(), index: number, "external_executor_id": str(uuid4())}
             for number in range(1, count)
         ]
         if mapped:

@@ -75,10 +75,12 @@ def _drive(executor: BaseExecutor, namespace: str, pods: int) -> list[float]:
 
 def _all_created(executor: Any, namespace: str, pods: int) -> bool:
     """Whether the executor counts every pod as created: the stock one has an empty queue then."""
+    from dispatcher.compat import tasks_waiting_in
+
     if hasattr(executor, "dispatcher"):
         flights = executor.dispatcher.in_flight()
         return len(flights) >= pods and all(one.launch.external_id is not None for one in flights)
-    return bool(not executor.queued_tasks and executor.task_queue.empty())
+    return bool(not tasks_waiting_in(executor) and executor.task_queue.empty())
 
 
 def _footprint() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from sqlalchemy import func, select
 
+from dispatcher.compat import task_instance_key
 from tests.support import rows
 from tests.support import service_dispatching as run
 from tests.support.dispatching import loop, queue_task
@@ -63,16 +64,14 @@ class Scheduler:
             return int(session.scalar(statement) or 0)
 
     def _take_in(self, key: Any, state: str) -> None:
+        if state != "failed":
+            return
         with create_session(scoped=False) as session:
-            instance = session.scalar(
-                select(TaskInstance).where(
-                    TaskInstance.dag_id == key.dag_id,
-                    TaskInstance.task_id == key.task_id,
-                    TaskInstance.run_id == key.run_id,
-                    TaskInstance.state.in_(("queued", "running")),
-                )
+            underway = session.scalars(
+                select(TaskInstance).where(TaskInstance.state.in_(("queued", "running")))
             )
-            if instance is None or state != "failed":
+            instance = next((one for one in underway if task_instance_key(one) == key), None)
+            if instance is None:
                 return
             instance.state = "up_for_retry"
             task_instance_id, try_number = instance.id, instance.try_number
@@ -87,7 +86,7 @@ class Scheduler:
             statement = select(TaskInstance).where(
                 TaskInstance.state == "running", TaskInstance.last_heartbeat_at < limit
             )
-            keys = [instance.key for instance in session.scalars(statement)]
+            keys = [task_instance_key(instance) for instance in session.scalars(statement)]
         for key in keys:
             self.counts["heartbeat_timeouts"] += 1
             self._executor.change_state(key, "failed")
