@@ -7,15 +7,18 @@ looked at, even if the other tests still pass.
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
 from airflow import settings
 from airflow.models.taskinstance import TaskInstance
-from airflow.utils.session import create_session, create_session_async
+from airflow.utils.session import create_session
 from fastapi import FastAPI
 from sqlalchemy import event, select, update
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 from starlette.testclient import TestClient
 
 from dispatcher.compat import AIRFLOW_3_4_PLUS
@@ -153,6 +156,18 @@ def set_failed(session, subject_id):
     session.execute(update(TaskInstance).where(row(subject_id)).values(state="failed"))
 
 
+@asynccontextmanager
+async def asynchronous_session():
+    """Yield a session as ``create_session_async`` makes it, on an engine of the loop that asks.
+
+    Each request of the client below has a loop of its own, and the pool of Airflow's engine may hold
+    connections of that of ``execution_client``: 3.4's routes use it.
+    """
+    engine = create_async_engine(settings.SQL_ALCHEMY_CONN_ASYNC, poolclass=NullPool)
+    async with AsyncSession(engine) as session, session.begin():
+        yield session
+
+
 class TestRoutesOfAnotherShape:
     """Routes as Airflow might have them one day, in place of its own ``/state``."""
 
@@ -213,9 +228,8 @@ class TestRoutesOfAnotherShape:
         """Airflow 3.4 reads the task instance in an asynchronous session of its own before the route."""
 
         async def route(subject_id: UUID) -> None:
-            async with create_session_async() as session:
+            async with asynchronous_session() as session:
                 await session.execute(select(TaskInstance.state).where(row(subject_id)))
-            await settings.async_engine.dispose()
             with create_session(scoped=False) as session:
                 session.execute(locked(subject_id))
                 set_failed(session, subject_id)
@@ -266,10 +280,9 @@ class TestRoutesOfAnotherShape:
         """Airflow 3.4 has one: the heartbeat."""
 
         async def route(subject_id: UUID) -> None:
-            async with create_session_async() as session:
+            async with asynchronous_session() as session:
                 await session.execute(locked(subject_id))
                 await session.execute(update(TaskInstance).where(row(subject_id)).values(state="failed"))
-            await settings.async_engine.dispose()
 
         worker = worker_on(route)
         assert worker.report().status_code == 204

@@ -9,14 +9,15 @@ from uuid import UUID
 
 def sign_token(
     subject: UUID | str,
-    scope: Literal["workload", "execution"] = "workload",
+    scope: Literal["workload", "callback", "execution"] = "workload",
     launch_token: UUID | str | None = None,
     valid_for: float = 600.0,
 ) -> str:
     """Sign a JWT that Airflow's execution API accepts.
 
     :param subject: id of the task instance or callback; the claim ``sub``.
-    :param scope: ``workload`` as sent with a workload, ``execution`` as handed out by ``/run``.
+    :param scope: ``workload`` as sent with a workload, ``callback`` as sent with a callback by Airflow 3.4,
+        ``execution`` as handed out by ``/run``.
     :param launch_token: value of the claim ``launch_token``; without it the claim is absent.
     :param valid_for: seconds until the token expires; a negative value makes an expired one.
     """
