@@ -11,6 +11,7 @@ from uuid import UUID
 
 import jwt
 import pytest
+from airflow.exceptions import RemovedInAirflow4Warning
 from airflow.executors.base_executor import BaseExecutor
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancekey import TaskInstanceKey
@@ -84,6 +85,16 @@ def test_the_tasks_that_wait_in_any_executor_are_found():
         waiting = compat.tasks_waiting_in(BaseExecutor())
 
         assert waiting == {}
+
+
+@only_3_4
+def test_a_word_that_airflow_calls_deprecated_is_an_error_in_tests():
+    class Executor(BaseExecutor):
+        """Of its own, as each class is warned of a word once."""
+
+    executor = Executor()
+    with pytest.raises(RemovedInAirflow4Warning, match="executor_queues"):
+        _ = executor.queued_tasks
 
 
 @only_3_3
