@@ -14,6 +14,8 @@ from airflow.sdk.api.client import Client
 from workers.execution import claims_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.executors.workloads import ExecuteCallback
 
 SUPERVISOR_STARTS_CALLBACKS = hasattr(Client, "callbacks")
@@ -37,6 +39,16 @@ def is_outdated(workload_jwt: str) -> bool:
     :param workload_jwt: what the callback was sent with
     """
     return SUPERVISOR_STARTS_CALLBACKS and claims_of(workload_jwt).get("scope") == "workload"
+
+
+def acknowledges_stop(report: Mapping[str, Any]) -> bool:
+    """Whether a report of a state says only that the task has ended as the server ordered.
+
+    3.4's supervisor sends it after a heartbeat or a report that was refused. It is no result of the task.
+
+    :param report: the body of the call
+    """
+    return report.get("state") == "server_terminated"
 
 
 def callback_options(workload: ExecuteCallback) -> dict[str, Any]:

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workers.api import answer_reason, refusal_reason
+from workers.compat import acknowledges_stop
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _STOPS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.GONE})
 """Answers to a heartbeat on which Airflow's supervisor ends the task."""
@@ -48,7 +53,17 @@ class TaskCalls:
             self._note_report(response)
 
     def _note_report(self, response: Any) -> None:
+        if acknowledges_stop(_body_of(response.request)):
+            return
         self.reported = response.is_success
         if not response.is_success:
             response.read()
             self.stop_reason = refusal_reason(response) or self.stop_reason
+
+
+def _body_of(request: Any) -> Mapping[str, Any]:
+    try:
+        body = json.loads(request.content)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}

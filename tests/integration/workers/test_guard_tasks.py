@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.fence_server import EXECUTION_TOKEN, Answer, refusal
 from tests.support.workloads import make_task_workload
+from workers.compat import acknowledges_stop
 
 
 def new_token() -> str:
@@ -111,7 +112,8 @@ def test_a_refused_heartbeat_stops_the_task_and_ends_normally(guard, fence, answ
     }
 
     assert "slept" not in guard.take_marks()
-    assert fence.calls("state") == []
+    # Airflow 3.4 says by such a call that the task has ended, which is no result of it.
+    assert [call for call in fence.calls("state") if not acknowledges_stop(call.body)] == []
 
 
 @pytest.mark.parametrize(("task_id", "mark"), [("succeed", "succeed"), ("fail", "fail")])

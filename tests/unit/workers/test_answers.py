@@ -109,3 +109,18 @@ def test_the_last_report_counts():
     assert not calls.reported
     calls.note(about("state", 204))
     assert calls.reported
+
+
+@pytest.mark.parametrize(("state", "reported"), [("server_terminated", False), ("failed", True)])
+def test_that_the_task_has_ended_as_ordered_is_no_report(state, reported):
+    """Airflow 3.4 says so after a refused heartbeat."""
+    calls = TaskCalls(TASK)
+    calls.note(about("heartbeat", 409, "not_running"))
+    request = HTTP.Request(
+        "PATCH", f"http://server/execution/task-instances/{TASK}/state", json={"state": state}
+    )
+
+    calls.note(HTTP.Response(204, request=request))
+
+    assert calls.reported is reported
+    assert calls.stop_reason == "not_running"
