@@ -140,6 +140,21 @@ def test_what_cannot_be_copied_is_sent_by_apply_async(redis_url, configure, name
     ]
 
 
+def test_a_queue_that_expires_gets_these_messages_and_no_other(redis_url, configure):
+    """kombu from 5.7 on pushes them in a pipeline; what stands for a message must not be pushed there."""
+    queue = {"exchange": "default", "routing_key": "default", "queue_arguments": {"x-expires": 60_000}}
+    conf, _ = configure({"task_queues": {"default": queue}})
+    batch = [make_submission() for _ in range(3)]
+
+    with opened(conf) as backend:
+        results = backend.submit(batch)
+
+    assert results == {one.token: Sent(one.token) for one in batch}
+    assert [one["properties"]["correlation_id"] for one in messages(redis_url)] == [
+        one.token for one in batch
+    ]
+
+
 def test_whoever_listens_to_celery_hears_of_each_message(redis_url, configure):
     """Tracing adds its headers there."""
     conf, _ = configure()

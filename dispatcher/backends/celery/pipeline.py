@@ -18,7 +18,7 @@ from base64 import b64decode, b64encode
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from celery import signals
 from kombu.exceptions import EncodeError
@@ -195,8 +195,35 @@ class _Recorder:
     def publish(self, *_: object) -> None:
         raise NoCopyError  # to a fanout exchange
 
+    def pipeline(self, *arguments: Any, **options: Any) -> _Unsent:
+        return _Unsent(self._client.pipeline(*arguments, **options))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)  # queues are declared in earnest
+
+
+class _Unsent:
+    """A pipeline of a Redis client that takes no message.
+
+    kombu from 5.7 on pushes the messages of a queue that expires together with commands that put its end off,
+    which a copy would lack. Sizes and bindings of queues are asked for and written in pipelines as well.
+    """
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+
+    def __enter__(self) -> Self:
+        self._pipeline.__enter__()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._pipeline.__exit__(*raised)
+
+    def lpush(self, *_: object) -> None:
+        raise NoCopyError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
 
 
 class _Recording:
