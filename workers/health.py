@@ -156,8 +156,9 @@ class Observer:
         try:
             yield
         except (OperationalError, *self._connection.recoverable_connection_errors) as exc:
-            # The text of a driver's error may hold the address with its password.
-            raise BrokerAwayError(f"the broker does not answer ({type(exc).__name__})") from exc
+            # The text of a driver's error may hold the address with its password; that of kombu does not.
+            address = self._connection.as_uri()
+            raise BrokerAwayError(f"the broker {address} does not answer ({type(exc).__name__})") from exc
 
     def _count(self, queue: str) -> int:
         with self._connection.channel() as channel:

@@ -34,6 +34,7 @@ WHOLE_AIRFLOW = "starts a whole Airflow, for a minute or until Ctrl-C: tests/e2e
 INSTALLS = "installs, for minutes: tests/integration/test_distribution.py installs the wheel and uses it"
 DOCKER = "needs Docker and the images: tests/e2e/compose"
 CLUSTER = "needs kubectl and a cluster; its labels are checked below"
+SERVES = "serves until it is told to end: tests/integration/local runs it on other ports"
 NOT_RUN = {
     "make demo": WHOLE_AIRFLOW,
     "make up": WHOLE_AIRFLOW,
@@ -48,6 +49,8 @@ NOT_RUN = {
     "celery -A workers.celery_app worker -Q default,callbacks": (
         "runs until it is told to end: tests/integration/workers/test_celery_worker.py runs it with a broker"
     ),
+    "python -m dispatcher.local.broker": SERVES,
+    "python -m dispatcher.local.cluster --kubeconfig kubeconfig.yaml": SERVES,
     "uvicorn dispatcher.fence.asgi:app --host 0.0.0.0 --port 9091 --workers 4": (
         "serves until it is told to end: tests/integration/test_fence_probe.py runs it on another port"
     ),
@@ -173,7 +176,7 @@ def test_the_probe_says_that_there_is_no_broker():
     )
 
     assert done.returncode == 1, done.stderr
-    assert re.fullmatch(r"celery@\S+ is not known: the broker does not answer \(\w+\)\n", done.stdout)
+    assert re.fullmatch(r"celery@\S+ is not known: the broker \S+:1/0 does not answer \(\w+\)\n", done.stdout)
 
 
 @pytest.mark.parametrize("text", NOTHING_TO_RUN)
