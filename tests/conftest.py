@@ -34,8 +34,16 @@ _SLOWEST_FIRST = ("tests/e2e", "tests/integration/services", "tests/integration/
 """Folders whose tests take longest: begun first, so that no process is left alone with them at the end."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of slow folders first; within a folder the order stays."""
+    """Put the tests of slow folders first, and mark those that no service changes as ``alone``.
+
+    Within a folder the order stays.
+    """
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.get_closest_marker("needs") is None and "airflow_db" not in fixtures:
+            item.add_marker("alone")
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.parent.relative_to(item.config.rootpath).as_posix()

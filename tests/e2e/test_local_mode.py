@@ -14,6 +14,8 @@ import httpx
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
+
 READY_SECONDS = 300
 END_SECONDS = 60
 
