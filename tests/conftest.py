@@ -30,7 +30,13 @@ settings.register_profile("search", **_PATIENT)
 settings.register_profile("repeatable", derandomize=True, **_PATIENT)
 settings.load_profile("repeatable")
 
-_SLOWEST_FIRST = ("tests/e2e", "tests/integration/services", "tests/integration/workers", "tests/integration")
+_SLOWEST_FIRST = (
+    "tests/e2e",
+    "tests/integration/services",
+    "tests/contract",
+    "tests/integration/workers",
+    "tests/integration",
+)
 """Folders whose tests take longest: begun first, so that no process is left alone with them at the end."""
 
 
@@ -38,18 +44,19 @@ _SLOWEST_FIRST = ("tests/e2e", "tests/integration/services", "tests/integration/
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of slow folders first, and mark those that no service changes as ``alone``.
 
-    Within a folder the order stays.
+    Within a folder those that are slow come first, else the order stays.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if item.get_closest_marker("needs") is None and "airflow_db" not in fixtures:
             item.add_marker("alone")
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[int, bool]:
         folder = item.path.parent.relative_to(item.config.rootpath).as_posix()
-        return next(
+        place = next(
             (n for n, slow in enumerate(_SLOWEST_FIRST) if folder.startswith(slow)), len(_SLOWEST_FIRST)
         )
+        return place, item.get_closest_marker("slow") is None
 
     items.sort(key=rank)
 
