@@ -64,7 +64,8 @@ def test_fault_33_memory_and_sockets_are_flat_after_many_sends(backend, redis_ur
     finally:
         tracemalloc.stop()
 
-    assert len(own.net_connections()) == sockets
+    # Not equal: what tests before this one left open may be closed meanwhile.
+    assert len(own.net_connections()) <= sockets
     assert grown < 100 * (ROUNDS * 100 + SINGLE_SENDS), "bytes: a tenth of a message each"
 
 

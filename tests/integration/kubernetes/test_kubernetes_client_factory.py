@@ -28,9 +28,18 @@ def test_every_call_is_made_by_the_client_of_the_factory(field, monkeypatch):
     backend = field.backend(conf=conf, settings={"pod_creation_concurrency": 20})
     assert backend.problem() is None
     batch = [make_submission() for _ in range(20)]
-    results = submit(backend, *batch)
-    assert all(isinstance(result, Sent) for result in results.values()), results
-    assert signatures == ["factory"] * len(batch)
+    left = {one.token: one for one in batch}
+
+    def sent():
+        # On a busy machine one may have to be sent again, as the executor would.
+        for token, result in submit(backend, *left.values()).items():
+            if isinstance(result, Sent):
+                del left[token]
+        return not left
+
+    eventually(sent, "every pod is made")
+    assert len(signatures) >= len(batch)
+    assert set(signatures) == {"factory"}
     field.kubelet.end(field.kubelet.name_of(batch[0].token), 0)
     assert [one.token for one in eventually(backend.observe, "the ending")] == [batch[0].token]
 
