@@ -13,7 +13,7 @@ from celery import signals
 from dispatcher.backends.base import Rejected, Sent
 from dispatcher.backends.celery import pipeline
 from dispatcher.backends.celery.app import create_app
-from dispatcher.backends.celery.backend import CHUNK
+from dispatcher.backends.celery.batch import CHUNK
 from dispatcher.backends.celery.publisher import connect
 from tests.support.backend_harness import eventually, make_submission
 from tests.support.celery_backend import body_of, make_backend, make_conf, messages

@@ -22,7 +22,7 @@ from dispatcher.backends.base import (
     SubmitResult,
 )
 from dispatcher.backends.celery.app import create_app, describe, operation_timeout
-from dispatcher.backends.celery.batch import Batch
+from dispatcher.backends.celery.batch import CHUNK, Batch
 from dispatcher.backends.celery.chores import Chore, Outage
 from dispatcher.backends.celery.claimants import Claimants
 from dispatcher.backends.celery.lane import Lane, Patience, came_back
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from dispatcher.settings import Settings
 
 log = logging.getLogger(__name__)
-
-CHUNK = 500
-"""Messages that are handed to the broker's lane at once."""
 
 SOCKET_SECONDS = 5.0
 """How long a socket operation may take at least, where the configuration names no time-out."""
@@ -147,7 +144,7 @@ class CeleryBackend:
         sending = self._broker.start(lambda: services.publisher.send(work))
         # Half of the time at most for signatures, which RSA makes dear.
         reading = takewhile(lambda _: time.monotonic() - began < self._timeout / 2, batch)
-        while read := list(islice(reading, CHUNK)):  # the lane sends one chunk while the next is made
+        while read := list(islice(reading, CHUNK)):
             work.add(read)
         work.complete()
         answered = sending is not None and came_back(sending, self._timeout - (time.monotonic() - began))

@@ -14,6 +14,9 @@ from dispatcher.backends.base import BEGIN_SECONDS, Postponed, Submission, Submi
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+CHUNK = 500
+"""Messages that are handed over, and sent, at once: one chunk is sent while the next is made."""
+
 STOP_AT = 0.8
 """Part of the time budget after which no further send is begun, so that the last one can still end."""
 

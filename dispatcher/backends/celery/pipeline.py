@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     Pushed = list[tuple[str, str]]
     """Redis key and text of each message."""
 
-CHUNK = 500
-"""Messages in one pipeline."""
-
 TAG_BYTES = 16
 """As random as the UUID that kombu takes for a delivery tag, in which nobody looks for anything."""
 

@@ -15,7 +15,8 @@ from kombu.pidbox import Mailbox
 
 from dispatcher.backends.base import Postponed, Rejected, Sent, Submission, SubmitResult
 from dispatcher.backends.celery.app import TASK_NAME, describe
-from dispatcher.backends.celery.pipeline import CHUNK, Form, NoCopyError, Pipeline, open_pipeline
+from dispatcher.backends.celery.batch import CHUNK
+from dispatcher.backends.celery.pipeline import Form, NoCopyError, Pipeline, open_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

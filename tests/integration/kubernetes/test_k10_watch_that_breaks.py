@@ -133,8 +133,8 @@ def test_a_cluster_that_is_away_is_told_once(field, caplog):
         away.times = 0
         field.kubelet.end(field.kubelet.name_of(submissions[0].token), 0)
         await_endings(backend, submissions)
-        # A pod may be seen, and its ending told, a moment before the list that shows it has been read to its end.
-        eventually(lambda: "are seen again" in caplog.records[-1].getMessage(), "it is said that they are seen")
+        # An ending may be told a moment before the list that shows it has been read to its end.
+        eventually(lambda: "are seen again" in caplog.records[-1].getMessage(), "that is told, too")
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warnings) == 1
     assert "are not seen at the moment" in warnings[0].getMessage()
