@@ -33,6 +33,11 @@ test: $(STAMP) ## Run unit, contract and integration tests; those marked slow, o
 test-34: ## Run the same on the pre-release of Airflow 3.4, in an environment of its own
 	$(MAKE) --no-print-directory AIRFLOW=3.4 test
 
+.PHONY: tour-34
+tour-34: ## Run the tour of `make demo` as a test on the pre-release of Airflow 3.4
+	$(MAKE) --no-print-directory AIRFLOW=3.4 venv
+	.venv-3.4/bin/python -m pytest tests/e2e/test_local_mode.py -k tour
+
 # What knows versions, the guard, claims, fenced calls, the start of the executor, and Airflow's own scheduler.
 DIFFERENCES := tests/unit/test_compat.py tests/unit/workers $(addprefix tests/integration/test_, \
     airflow_3_4.py executor_starts.py rule_10_every_call_is_judged.py scheduler_speaks.py)
