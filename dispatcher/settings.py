@@ -22,6 +22,11 @@ N = TypeVar("N", int, float)
 SECTION = "dispatcher"
 DEFAULT_KUBERNETES_QUEUE = "kubernetes"
 
+LONGEST_DAYS = 365_000
+"""A thousand years: of a time that is much longer, no date can be made."""
+
+LONGEST_SECONDS = LONGEST_DAYS * 86_400
+
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
@@ -113,7 +118,7 @@ def load(conf: ConfigSource, shared: ConfigSource | None = None) -> Settings:
         pod_creation_concurrency=_count(conf, "pod_creation_concurrency", 32, minimum=1),
         workload_delivery=_choice(conf, "workload_delivery", WorkloadDelivery, WorkloadDelivery.ARGS),
         callback_pod_template_file=_text(conf, "callback_pod_template_file", "") or None,
-        launch_retention_days=_count(shared, "launch_retention_days", 30, minimum=1),
+        launch_retention_days=_count(shared, "launch_retention_days", 30, minimum=1, maximum=LONGEST_DAYS),
         task_relaunches=_count(conf, "task_relaunches", 3, minimum=0),
         callback_relaunches=_count(conf, "callback_relaunches", 1, minimum=0),
         callback_queued_timeout=min(callback_timeout, ttl),
@@ -162,21 +167,28 @@ def _seconds(conf: ConfigSource, section: str, key: str, default: float, *, mini
         number = math.nan
     if not math.isfinite(number):
         raise ConfigurationError(f"[{section}] {key} is {value!r}; it must be a number of seconds")
-    return _at_least(minimum, number, section, key)
+    return _at_most(LONGEST_SECONDS, _at_least(minimum, number, section, key), section, key)
 
 
-def _count(conf: ConfigSource, key: str, default: int, *, minimum: int) -> int:
+def _count(conf: ConfigSource, key: str, default: int, *, minimum: int, maximum: int | None = None) -> int:
     value = conf.get(SECTION, key, fallback=None) or str(default)
     try:
         number = int(value)
     except ValueError as exc:
         raise ConfigurationError(f"[{SECTION}] {key} is {value!r}; it must be a whole number") from exc
-    return _at_least(minimum, number, SECTION, key)
+    number = _at_least(minimum, number, SECTION, key)
+    return number if maximum is None else _at_most(maximum, number, SECTION, key)
 
 
 def _at_least(minimum: N, number: N, section: str, key: str) -> N:
     if number < minimum:
         raise ConfigurationError(f"[{section}] {key} is {number:g}; it must be at least {minimum:g}")
+    return number
+
+
+def _at_most(maximum: N, number: N, section: str, key: str) -> N:
+    if number > maximum:
+        raise ConfigurationError(f"[{section}] {key} is {number}; it must be at most {maximum}")
     return number
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import OperationalError
 
+from dispatcher import settings
 from dispatcher.dispatch import pruning as dispatch_pruning
 from dispatcher.dispatch.pruning import PRUNING_INTERVAL, Pruner
 from dispatcher.domain.lifecycle import ENDED, OPEN, LaunchKind, LaunchState
@@ -284,3 +285,10 @@ def test_mysql_takes_the_statement():
     assert statement.count("FROM dispatcher_launch") == 1
     assert "FROM task_instance \nWHERE" in statement
     assert "LIMIT" not in statement
+
+
+def test_the_longest_retention_that_is_allowed_is_no_trouble_to_the_loop(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__DISPATCHER__LAUNCH_RETENTION_DAYS", str(settings.LONGEST_DAYS))
+    token = add()
+    assert run.loop(run.started_executor()) == {}
+    assert left() == {token}
