@@ -270,8 +270,7 @@ class Dispatcher:
         for token in facts.told:
             self._told.pop(token, None)
         self._uptake.take_up_ends(facts.observed.ended, step)
-        for token in facts.swept.forget:
-            self._uptake.free(token, step)
+        self._uptake.forget(facts.swept.forget, step)
         self._uptake.take_up_open(facts.swept.unknown, facts.workloads, step)
         self._sweeper.taken_in(facts.swept)
         self._uptake.take_up_unsettled(facts.unsettled, facts.observed.stray, step)

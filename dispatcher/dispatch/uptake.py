@@ -46,6 +46,21 @@ class Uptake:
             step.running.discard(flight.key)
             step.queued.pop(flight.key, None)
 
+    def forget(self, tokens: Collection[str], step: Heartbeat) -> None:
+        """Forget launches that are another scheduler's now, and wait for their artefacts no more.
+
+        Their new owner takes away what they leave, and may do so before it was seen here.
+
+        :param tokens: which ones
+        :param step: takes what Airflow's slots have to know
+        """
+        for name, backend in self.backends.items():
+            mine = (flight for token in tokens if (flight := self.table.get(token)) is not None)
+            if left := [flight.token for flight in mine if flight.launch.backend is name]:
+                backend.release(left)
+        for token in tokens:
+            self.free(token, step)
+
     def take_up_ends(self, ended: Sequence[Ended], step: Heartbeat) -> None:
         """Take up ends that were written.
 

@@ -102,6 +102,19 @@ def test_what_another_settles_is_not_taken_away(executor):
     assert run.launch_of(token).settled_at is None
 
 
+def test_what_another_took_over_is_not_looked_for_any_more(executor):
+    """The new owner deletes its result: it would be asked for as long as this process lives."""
+    token, kept = run.queue_task(executor), run.queue_task(executor, map_index=1)
+    run.loop(executor)
+    hand_over(executor, token)
+    executor.dispatcher.sweep_soon()
+    for _ in range(2):
+        run.loop(executor)
+    assert [flight.token for flight in executor.dispatcher.in_flight()] == [kept]
+    assert executor.celery.released == {token}
+    assert executor.celery.removals == []
+
+
 def test_what_another_owns_is_not_revoked(executor):
     token = run.queue_task(executor)
     run.loop(executor)
