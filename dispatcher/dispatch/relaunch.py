@@ -56,7 +56,7 @@ class Restarted:
     """What became of launches that had not started.
 
     :param relaunched: replaced by a new one
-    :param ended: launched often enough; their end was written
+    :param ended: launched often enough, or not needed; their end was written
     """
 
     relaunched: list[Relaunched] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Relauncher:
     utcnow: Callable[[], datetime]
 
     def restart(self, unstarted: Sequence[Unstarted]) -> Restarted:
-        """Replace launches, or end those that were launched often enough.
+        """Replace launches, or end those that were launched often enough, or that another one makes needless.
 
         What moved on meanwhile is left alone; a database error leaves the rest for the next heartbeat.
 
@@ -112,9 +112,9 @@ class Relauncher:
         if outcome is NotRelaunched.MOVED_ON:
             return None
         if isinstance(outcome, NotRelaunched):
-            return self._end(
-                session, one, f"{why}; {limit + 1} launches in a row did not start" if limit else why, now
-            )
+            spent = limit and outcome is NotRelaunched.SPENT
+            reason = f"{why}; {limit + 1} launches in a row did not start" if spent else why
+            return self._end(session, one, reason, now)
         new, number = outcome
         workload = rebuild_workloads(session, [new]).get(new.token)
         log.warning(

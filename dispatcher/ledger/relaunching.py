@@ -28,6 +28,8 @@ class NotRelaunched(StrEnum):
     """It was claimed, ended or taken over meanwhile, or its subject does not wait for it any more."""
     SPENT = "spent"
     """It may not be launched again as often as that; the locks are held."""
+    SERVED = "served"
+    """Another launch of the callback may still run it, which makes this one needless; the locks are held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +67,11 @@ def relaunch(
     if subject is None or old is None or old.state is not seen.state or old.scheduler_job_id != order.owner:
         return NotRelaunched.MOVED_ON
     launches = store.launches_of(connection, old.kind, [old.subject_id])[old.subject_id]
-    others = [one for one in launches if one.token != old.token]
-    if not may_relaunch(old, subject, others=others if old.kind is LaunchKind.CALLBACK else ()):
+    others = [one for one in launches if one.token != old.token and old.kind is LaunchKind.CALLBACK]
+    if not may_relaunch(old, subject):
         return NotRelaunched.MOVED_ON
+    if not may_relaunch(old, subject, others=others):
+        return NotRelaunched.SERVED
     number = relaunches(launches) + 1
     if number > order.limit:
         return NotRelaunched.SPENT

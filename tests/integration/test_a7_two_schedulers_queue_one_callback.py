@@ -97,3 +97,25 @@ def test_a_launch_queued_after_the_claim_is_not_sent():
 
     assert second.celery.sends == []
     assert second.slots_occupied == 0
+
+
+def test_both_launches_are_lost_before_the_claim():
+    """Neither waits for the other: one of them is launched again."""
+    executors = run.started_executor(), run.started_executor()
+    with create_session(scoped=False) as session:
+        callback_id = rows.make_callback(session).id
+    for executor in executors:
+        run.queue_callback(executor, callback_id)
+    for executor in executors:
+        run.loop(executor)
+    first = {token for executor in executors for token in executor.celery.artefacts}
+    for executor in executors:
+        for token in executor.celery.artefacts:
+            executor.celery.end(Observation(token, ok=False, reason="killed", by_infrastructure=True))
+    for _ in range(2):
+        for executor in executors:
+            assert run.loop(executor) == {}
+    (again,) = {token for executor in executors for token in executor.celery.artefacts} - first
+    assert run.launch_of(again).state is LaunchState.SUBMITTED
+    assert not any(run.launch_of(token).open for token in first)
+    assert sorted(executor.slots_occupied for executor in executors) == [0, 1]

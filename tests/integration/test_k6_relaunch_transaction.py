@@ -143,13 +143,13 @@ def test_a_callback_is_launched_again_unless_another_launch_may_run_it():
     assert replace(new, limit=1) is NotRelaunched.SPENT
 
     other = submitted_callback(launch.subject_id)
-    assert replace(new) is NotRelaunched.MOVED_ON
-    assert replace(other) is NotRelaunched.MOVED_ON
+    assert replace(new) is NotRelaunched.SERVED
+    assert replace(other) is NotRelaunched.SERVED
 
 
 def test_a_callback_that_was_ever_claimed_is_never_launched_again():
     claimed = submitted_callback(state=LaunchState.LOST, claimant="nonce:one")
-    assert replace(submitted_callback(claimed.subject_id)) is NotRelaunched.MOVED_ON
+    assert replace(submitted_callback(claimed.subject_id)) is NotRelaunched.SERVED
 
 
 @pytest.mark.needs("postgres")
