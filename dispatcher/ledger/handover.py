@@ -19,6 +19,7 @@ from dispatcher.domain.lifecycle import BackendName, LaunchEvent, LaunchKind
 from dispatcher.ledger import store
 from dispatcher.ledger.models import LaunchRow
 from dispatcher.ledger.rows import COLUMNS, launch_of
+from dispatcher.ledger.subjects import lock_callback
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -152,12 +153,8 @@ def give_back_callback(connection: Connection, launch: Launch, *, now: datetime,
     :param now: the present
     :param reason: for people
     """
-    hit = connection.execute(
-        update(Callback)
-        .where(Callback.id == UUID(launch.subject_id), Callback.state == "queued")
-        .values(state="pending")
-    )
-    if hit.rowcount != 1:
+    callback = lock_callback(connection, UUID(launch.subject_id))
+    if callback is None or callback.state != "queued":
         return False
     dropped = store.record(
         connection,
@@ -168,6 +165,10 @@ def give_back_callback(connection: Connection, launch: Launch, *, now: datetime,
         reason=reason,
         where=(LaunchRow.submitted_at.is_(None),),
     )
+    if dropped:
+        connection.execute(
+            update(Callback).where(Callback.id == UUID(launch.subject_id)).values(state="pending")
+        )
     return bool(dropped)
 
 
