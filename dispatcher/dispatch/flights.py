@@ -57,9 +57,14 @@ class FlightTable:
     def __init__(self) -> None:
         self._flights: dict[str, Flight] = {}
         self._current: dict[Any, str] = {}
+        self._passed_over: dict[Any, list[str]] = {}
+        """Of callbacks that have several launches (rule 19), those that are not the current one."""
 
     def add(self, flight: Flight) -> None:
         """Remember a flight; it becomes the current one of its key."""
+        known = self.current(flight.key)
+        if known is not None and known.token != flight.token:
+            self._pass_over(known)
         self._flights[flight.token] = flight
         self._current[flight.key] = flight.token
 
@@ -75,7 +80,28 @@ class FlightTable:
             self.add(flight)
             return True
         self._flights[flight.token] = flight
+        self._pass_over(flight)
         return False
+
+    def _pass_over(self, flight: Flight) -> None:
+        # An older launch of a task is of no use any more; one of a callback may still run it.
+        if flight.launch.kind is LaunchKind.CALLBACK:
+            self._passed_over.setdefault(flight.key, []).append(flight.token)
+
+    def next_of(self, key: Any) -> Flight | None:
+        """Let another launch of a callback be the current one, after that was forgotten; return it.
+
+        :param key: Airflow's key
+        """
+        known = [self._flights[token] for token in self._passed_over.pop(key, ()) if token in self._flights]
+        if not known:
+            return None
+        known.sort(key=lambda flight: flight.launch.sequence)
+        newest = known.pop()
+        self._current[key] = newest.token
+        for flight in known:
+            self._pass_over(flight)
+        return newest
 
     def get(self, token: str) -> Flight | None:
         """Return the flight of ``token``, if it is known."""

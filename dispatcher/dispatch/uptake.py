@@ -35,16 +35,22 @@ class Uptake:
     patience: float
 
     def free(self, token: str, step: Heartbeat) -> None:
-        """Forget a launch; its slot is free unless a newer launch of the same key has it.
+        """Forget a launch; its slot is free unless another launch of the same key has it, or takes it.
 
         :param token: the launch token
         :param step: takes what Airflow's slots have to know
         """
         flight = self.table.forget(token)
-        if flight is not None and self.table.current(flight.key) is None:
-            step.freed.add(flight.key)
-            step.running.discard(flight.key)
-            step.queued.pop(flight.key, None)
+        if flight is None or self.table.current(flight.key) is not None:
+            return
+        step.freed.add(flight.key)
+        step.running.discard(flight.key)
+        step.queued.pop(flight.key, None)
+        other = self.table.next_of(flight.key)
+        if other is not None and other.workload is not None and not other.underway:
+            step.queued[other.key] = other.workload
+        elif other is not None:
+            step.running.add(other.key)
 
     def forget(self, tokens: Collection[str], step: Heartbeat) -> None:
         """Forget launches that are another scheduler's now, and wait for their artefacts no more.

@@ -11,6 +11,7 @@ from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind, LaunchState
 from dispatcher.ledger import claims, store
 from tests.support import dispatching as run
 from tests.support import rows
+from tests.support.service_dispatching import die
 
 pytestmark = pytest.mark.usefixtures("airflow_db")
 
@@ -119,3 +120,35 @@ def test_both_launches_are_lost_before_the_claim():
     assert run.launch_of(again).state is LaunchState.SUBMITTED
     assert not any(run.launch_of(token).open for token in first)
     assert sorted(executor.slots_occupied for executor in executors) == [0, 1]
+
+
+@pytest.mark.parametrize("newer_sends", [False, True])
+def test_both_launches_come_into_one_hand_and_the_newer_one_does_not_run(newer_sends):
+    """The older one, which was never sent, has its turn then."""
+    first, second = run.started_executor(), run.started_executor()
+    with create_session(scoped=False) as session:
+        callback_id = rows.make_callback(session).id
+    for executor in (first, second):
+        run.queue_callback(executor, callback_id)
+    ((older,), (newer,)) = ([one.token for one in each.dispatcher.in_flight()] for each in (first, second))
+    heir, dead = (second, first) if newer_sends else (first, second)
+    run.loop(heir)
+    die(dead)
+    heir.dispatcher.sweep_soon()
+    for _ in range(3):
+        assert run.loop(heir) == {}
+    assert heir.slots_occupied == 1
+    assert newer in heir.celery.sends
+
+    heir.celery.end(Observation(newer, ok=False, reason="exit code 1"))
+    for _ in range(3):
+        assert run.loop(heir) == {}, "the other may still run it"
+    assert heir.celery.sends.count(older) == 1
+    assert heir.slots_occupied == 1
+    assert claim(older, str(callback_id), "nonce:older")
+    report(older, str(callback_id))
+    for _ in range(3):
+        assert run.loop(heir) == {}
+    assert heir.slots_occupied == 0
+    assert not heir.dispatcher.in_flight()
+    assert [run.launch_of(token).settled_at is None for token in (older, newer)] == [False, False]
