@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -186,6 +186,9 @@ class Observer:
         if subject is not None and verdict is ReportVerdict.EMIT and restartable:
             return Unstarted(launch, subject, observation, ending)
         event = event_for(launch, subject, ending, observation, verdict)
+        if verdict is ReportVerdict.SETTLE and is_of_another(launch, observation):
+            event, reason = event_after_leaving(launch, subject)
+            ending = replace(ending, reason=reason)
         return End(launch, event, ending, told=verdict is ReportVerdict.EMIT)
 
     def write_ends(self, connection: Connection, ends: Sequence[End], now: datetime) -> list[Ended]:
@@ -296,6 +299,15 @@ def lost_the_claim(launch: Launch, observation: Observation) -> bool:
         and not _held_the_claim(launch, observation)
         and not _is_stock_success(launch, observation)
     )
+
+
+def is_of_another(launch: Launch, observation: Observation) -> bool:
+    """Whether this is the end of an execution that is known not to be the one that claimed a task.
+
+    Where that task has moved on, it says nothing of the launch: the task instance does.
+    """
+    named = launch.claimed_with_nonce and observation.claimant is not None
+    return launch.kind is LaunchKind.TASK and named and not _held_the_claim(launch, observation)
 
 
 def _is_stock_success(launch: Launch, observation: Observation) -> bool:
