@@ -57,13 +57,12 @@ class FlightTable:
     def __init__(self) -> None:
         self._flights: dict[str, Flight] = {}
         self._current: dict[Any, str] = {}
-        self._passed_over: dict[Any, list[str]] = {}
-        """Of callbacks that have several launches (rule 19), those that are not the current one."""
+        self._passed_over: dict[Any, set[str]] = {}
+        """Of callbacks with several launches (rule 19), those that once were not the current one."""
 
     def add(self, flight: Flight) -> None:
         """Remember a flight; it becomes the current one of its key."""
-        known = self.current(flight.key)
-        if known is not None and known.token != flight.token:
+        if (known := self.current(flight.key)) is not None:
             self._pass_over(known)
         self._flights[flight.token] = flight
         self._current[flight.key] = flight.token
@@ -86,21 +85,17 @@ class FlightTable:
     def _pass_over(self, flight: Flight) -> None:
         # An older launch of a task is of no use any more; one of a callback may still run it.
         if flight.launch.kind is LaunchKind.CALLBACK:
-            self._passed_over.setdefault(flight.key, []).append(flight.token)
+            self._passed_over.setdefault(flight.key, set()).add(flight.token)
 
     def next_of(self, key: Any) -> Flight | None:
         """Let another launch of a callback be the current one, after that was forgotten; return it.
 
         :param key: Airflow's key
         """
-        known = [self._flights[token] for token in self._passed_over.pop(key, ()) if token in self._flights]
-        if not known:
-            return None
-        known.sort(key=lambda flight: flight.launch.sequence)
-        newest = known.pop()
-        self._current[key] = newest.token
-        for flight in known:
-            self._pass_over(flight)
+        others = [self._flights[token] for token in self._passed_over.get(key, ())]
+        newest = max(others, key=lambda flight: flight.launch.sequence, default=None)
+        if newest is not None:
+            self._current[key] = newest.token
         return newest
 
     def get(self, token: str) -> Flight | None:
@@ -126,8 +121,14 @@ class FlightTable:
     def forget(self, token: str) -> Flight | None:
         """Remove a flight and return it, if it was known."""
         flight = self._flights.pop(token, None)
-        if flight is not None and self._current.get(flight.key) == token:
+        if flight is None:
+            return None
+        if self._current.get(flight.key) == token:
             del self._current[flight.key]
+        if (passed_over := self._passed_over.get(flight.key)) is not None:
+            passed_over.discard(token)
+            if not passed_over:
+                del self._passed_over[flight.key]
         return flight
 
     def tokens(self) -> Collection[str]:
