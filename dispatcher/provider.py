@@ -87,7 +87,7 @@ def _launch_options() -> dict[str, dict[str, Any]]:
             default="0",
         ),
         "pod_creation_concurrency": _option(
-            "How many pod creations may be in flight at once.\n",
+            "How many pod creations may be in flight at once, from 1 to 1000.\n",
             type_="integer",
             default="32",
         ),

@@ -27,6 +27,9 @@ LONGEST_DAYS = 365_000
 
 LONGEST_SECONDS = LONGEST_DAYS * 86_400
 
+MOST_CREATIONS = 1_000
+"""Each takes a thread, and API servers turn away more calls than some hundred at once."""
+
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
@@ -115,7 +118,9 @@ def load(conf: ConfigSource, shared: ConfigSource | None = None) -> Settings:
         rules=_rules(conf),
         fence=load_fence_mode(shared),
         workload_token_ttl=ttl,
-        pod_creation_concurrency=_count(conf, "pod_creation_concurrency", 32, minimum=1),
+        pod_creation_concurrency=_count(
+            conf, "pod_creation_concurrency", 32, minimum=1, maximum=MOST_CREATIONS
+        ),
         workload_delivery=_choice(conf, "workload_delivery", WorkloadDelivery, WorkloadDelivery.ARGS),
         callback_pod_template_file=_text(conf, "callback_pod_template_file", "") or None,
         launch_retention_days=_count(shared, "launch_retention_days", 30, minimum=1, maximum=LONGEST_DAYS),

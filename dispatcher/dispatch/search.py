@@ -91,15 +91,16 @@ class Searcher:
         return [one for one in flights if (launch := launches.get(one.token)) and launch.unclaimed]
 
     def _may_be_sent_again(self, flight: Flight) -> bool:
-        sent = self._resends.get(flight.token, 0)
-        if sent == RESENDS:
+        if self._resends.get(flight.token, 0) < RESENDS:
+            return True
+        if self._resends[flight.token] == RESENDS:
             log.warning(
                 "Launch %s was lost again after it was sent %d times; it is left to Airflow's time-out",
                 flight.token,
-                sent + 1,
+                RESENDS + 1,
             )
-        self._resends[flight.token] = sent + 1
-        return sent < RESENDS
+            self._resends[flight.token] += 1  # told once
+        return False
 
     def _send_again(self, flights: Collection[Flight], step: Heartbeat) -> None:
         if not flights:
@@ -121,6 +122,7 @@ class Searcher:
                 flight.launch.queue,
             )
             step.note(flight.key, "launch sent again", "it was in its queue no more, and no worker had it")
+            self._resends[flight.token] = self._resends.get(flight.token, 0) + 1
             flight.workload = workload
             step.freed.add(flight.key)
             step.queued[flight.key] = workload

@@ -103,6 +103,7 @@ INVALID = [
     ("workload_token_ttl", "inf", ["'inf'", "number of seconds"]),
     ("workload_token_ttl", "-1", ["-1", "at least 0"]),
     ("pod_creation_concurrency", "0", ["0", "at least 1"]),
+    ("pod_creation_concurrency", "1001", ["1001", "at most 1000"]),
     ("pod_creation_concurrency", "many", ["'many'", "whole number"]),
     ("pod_creation_concurrency", "2.5", ["'2.5'", "whole number"]),
     ("launch_retention_days", "0", ["0", "at least 1"]),
