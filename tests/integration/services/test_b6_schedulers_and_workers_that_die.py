@@ -18,6 +18,7 @@ import pytest
 from airflow import settings
 from sqlalchemy import text
 
+from dispatcher.dispatch.tour import LONGEST_TOUR
 from tests.chaos.evidence import gather, install_audit, rest
 from tests.chaos.verdict import judge
 from tests.support.core_scheduler import start_run
@@ -38,6 +39,7 @@ SECONDS = 240
 """How long it may take until everything has come to its end."""
 
 BLOWS = ("scheduler", "worker", "pod", "stall", "pod", "worker", "scheduler")
+SLOTS_SECONDS = 2 * LONGEST_TOUR
 STALL_SECONDS = HEALTH_CHECK_SECONDS + 2 * ORPHAN_CHECK_SECONDS
 
 
@@ -98,6 +100,18 @@ class Company:
             self.killed[place] = time.time()
         return place is not None
 
+    def slots(self) -> dict[str, int | None]:
+        """Return how many slots each scheduler holds, as soon as none does, or after a tour at the latest.
+
+        What a worker or another scheduler ended is found out by the next tour through the launches.
+        """
+        until = time.monotonic() + SLOTS_SECONDS
+        while True:
+            held: dict[str, int | None] = {one.name: one.slots() for one in self.schedulers}
+            if not any(held.values()) or time.monotonic() > until:
+                return held
+            time.sleep(1)
+
     def go_on(self) -> None:
         """Wait until whatever stands still goes on."""
         for timer in self._timers:
@@ -125,7 +139,7 @@ def test_b6_three_hundred_tasks(audit, api_server, tmp_path):
         company.go_on()
         evidence = gather(audit, ground.notes)
         evidence.killed = company.killed
-        evidence.slots = {one.name: one.slots() for one in company.schedulers}
+        evidence.slots = company.slots()
         seconds = time.monotonic() - ready
     assert company.pods.errors == []
     verdict = judge(evidence)
