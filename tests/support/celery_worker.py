@@ -81,8 +81,6 @@ class CeleryWorker:
             "AIRFLOW__CELERY__RESULT_BACKEND": results,
             "AIRFLOW__CELERY__WORKER_CONCURRENCY": "1",
             "GUARD_MARKS": str(self._marks),
-            # On Airflow 3.4 a task that is told to stop is killed only after this time.
-            "AIRFLOW__CORE__KILLED_TASK_CLEANUP_TIME": "5",
             **(env or {}),
         }
         self.app = Celery("tests", broker=broker, backend=results, set_as_current=False)

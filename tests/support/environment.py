@@ -92,6 +92,8 @@ def prepare() -> AirflowEnvironment:
             "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
             "AIRFLOW__CORE__EXECUTOR": EXECUTOR,
             "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            # On Airflow 3.4 a task that is told to stop is killed after this time, of a minute by default.
+            "AIRFLOW__CORE__KILLED_TASK_CLEANUP_TIME": "5",
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(home / "plugins"),
         }
