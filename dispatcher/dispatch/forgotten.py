@@ -121,18 +121,18 @@ class ForgottenCallbacks:
 
     def _ours_without_launch(self, session: Session) -> list[WaitingCallback]:
         ids = self._of_others.left_of(callbacks.ids_without_launch(session))
-        read = list(callbacks.read(session, ids))
+        read = callbacks.read(session, ids)
         named = [one for one in read if self.own is None or one.executor in self.own]
         ours = callbacks.of_team(session, named, self.team)
-        for one in {one.id for one in read} - {one.id for one in ours}:
+        # Also those that cannot be read: they are told once.
+        for one in set(ids) - {one.id for one in ours}:
             self._of_others.add(one)
         return ours
 
     def _tell_pending(self, session: Session) -> None:
         names = known_names()
-        ids = callbacks.ids_pending(session, since=self.utcnow() - PENDING_FOR)
-        for one in callbacks.read(session, self._looked_at.left_of(ids)):
-            self._looked_at.add(one.id)
+        ids = self._looked_at.left_of(callbacks.ids_pending(session, since=self.utcnow() - PENDING_FOR))
+        for one in callbacks.read(session, ids):
             if one.executor is None or one.executor in names:
                 continue
             reason = (
@@ -141,6 +141,8 @@ class ForgottenCallbacks:
             )
             log.warning("%s", reason)
             session.add(Log(event=EVENT, dag_id=one.dag_id, run_id=one.run_id, extra=reason))
+        for callback_id in ids:
+            self._looked_at.add(callback_id)
 
 
 def known_names() -> Collection[str]:

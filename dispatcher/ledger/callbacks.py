@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from airflow.models.dagrun import DagRun
 from sqlalchemy import select, update
 
 from dispatcher.domain.lifecycle import LaunchKind
+from dispatcher.ledger.errors import DATABASE_ERRORS
 from dispatcher.ledger.models import LaunchRow
 from dispatcher.ledger.rows import chunks
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Row
     from sqlalchemy.orm import Session
+
+log = logging.getLogger(__name__)
 
 CHUNK = 400
 """Callbacks per statement."""
@@ -78,17 +82,13 @@ def ids_pending(session: Session, *, since: datetime) -> list[str]:
 def read(session: Session, ids: Sequence[str]) -> Iterator[WaitingCallback]:
     """Read callbacks with their data, the oldest first and a few at once: the data may be large.
 
+    One whose data cannot be read is told in the log and left out.
+
     :param session: a session of our own
     :param ids: their UUIDs, in this order
     """
     for start in range(0, len(ids), READ_AT_ONCE):
-        page = [UUID(one) for one in ids[start : start + READ_AT_ONCE]]
-        statement = (
-            select(Callback.id, Callback.state, Callback.data)
-            .where(Callback.id.in_(page))
-            .order_by(Callback.created_at, Callback.id)
-        )
-        rows = session.execute(statement).all()
+        rows = _rows(session, [UUID(one) for one in ids[start : start + READ_AT_ONCE]])
         run_ids = _run_ids(session, [run for row in rows if (run := _run_number(row)) is not None])
         yield from (_callback(row, run_ids) for row in rows)
 
@@ -133,6 +133,23 @@ def _launched(session: Session, ids: list[str]) -> Iterator[str]:
         LaunchRow.subject_id.in_(ids), LaunchRow.kind == LaunchKind.CALLBACK.value
     )
     yield from session.scalars(statement)
+
+
+def _rows(session: Session, page: Sequence[UUID]) -> list[Row[Any]]:
+    statement = (
+        select(Callback.id, Callback.state, Callback.data)
+        .where(Callback.id.in_(page))
+        .order_by(Callback.created_at, Callback.id)
+    )
+    try:
+        return list(session.execute(statement).all())
+    except DATABASE_ERRORS:
+        raise
+    except Exception as exc:  # noqa: BLE001  # whatever Airflow's serialization raises for data of anybody
+        if len(page) == 1:
+            log.warning("Callback %s cannot be read and is left alone (%s)", page[0], type(exc).__name__)
+            return []
+        return [row for one in page for row in _rows(session, [one])]
 
 
 def _run_ids(session: Session, numbers: Iterable[int]) -> dict[int, str]:

@@ -9,7 +9,7 @@ import pytest
 from airflow.models.callback import Callback
 from airflow.models.log import Log
 from airflow.utils.session import create_session
-from sqlalchemy import select, update
+from sqlalchemy import JSON, bindparam, select, text, update
 
 from dispatcher.dispatch import forgotten
 from dispatcher.dispatch.forgotten import ForgottenCallbacks
@@ -206,6 +206,28 @@ def test_data_that_nobody_expects_end_nothing(look):
     look.after(PATIENCE)
     assert row(callback_id)[0] == "failed"
     assert row(odd)[0] == "queued", "it names another executor"
+
+
+@pytest.mark.parametrize(
+    "columns", [{"state": "queued"}, {"executor": "GoneExecutor"}], ids=["sent", "pending"]
+)
+def test_one_whose_data_cannot_be_read_hides_none(look, caplog, columns):
+    first, unreadable, last = (pending_for_long(**columns) for _ in range(3))
+    with create_session(scoped=False) as session:
+        data = {"__type": "of another version", "__var": {}}
+        statement = text("UPDATE callback SET data = :data WHERE id = :id")
+        types = bindparam("data", type_=JSON), bindparam("id", type_=Callback.id.type)
+        session.execute(statement.bindparams(*types), {"data": data, "id": unreadable})
+
+    for _ in range(3):
+        look.after(PATIENCE)
+
+    told = [one.getMessage() for one in caplog.records if "cannot be read" in one.getMessage()]
+    assert told == [f"Callback {unreadable} cannot be read and is left alone (TypeError)"]
+    if "state" in columns:
+        assert {row(first)[0], row(last)[0]} == {"failed"}
+    else:
+        assert len(event_log()) == 2
 
 
 def test_the_executor_looks_by_itself():
