@@ -15,6 +15,7 @@ from airflow.configuration import conf
 from airflow.executors.base_executor import ExecutorConf
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask, TestConnection
 from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
 
 from dispatcher import startup
 from dispatcher.compat import VersionedExecutor, task_instance_key, workload_key
@@ -146,9 +147,19 @@ class HybridExecutor(VersionedExecutor):
             raise
         except Exception as exc:
             log.exception("No launch can be issued for %s", workload.display_name)
-            self.fail(workload_key(workload), f"no launch can be issued for it: {type(exc).__name__}: {exc}")
+            self._fail_unissued(workload, f"no launch can be issued for it: {type(exc).__name__}: {exc}")
             return False
         return True
+
+    def _fail_unissued(self, workload: ExecuteTask | ExecuteCallback, reason: str) -> None:
+        key = workload_key(workload)
+        if isinstance(workload, ExecuteTask):
+            # Not as `fail` does: that would tell of an older launch that is in memory, which is not meant.
+            self._unqueue(key)
+            super().change_state(key, TaskInstanceState.FAILED, reason)
+        else:
+            # An older launch of a callback may still run it, and decides (rule 19).
+            self.fail(key, reason)
 
     def _get_workloads_to_schedule(self, open_slots: int) -> list[tuple[Any, Any]]:
         """Return what is to be sent now, in Airflow's own order, which begins with callbacks.
