@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,7 +17,7 @@ from tests.support import database, services  # noqa: E402
 from tests.support.api_server import ApiServers  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from sqlalchemy.orm import Session
@@ -131,6 +132,22 @@ def execution_client(airflow_db: None) -> Iterator[TestClient]:
 
     with TestClient(create_app(), raise_server_exceptions=False) as client:
         yield client
+
+
+@pytest.fixture
+def own_client(execution_client: TestClient) -> Iterator[Callable[[Any], TestClient]]:
+    """Yield a function that returns a client of an app, with an event loop of its own, once in a test."""
+    from starlette.testclient import TestClient
+
+    with ExitStack() as clients:
+
+        def make(app: Any) -> TestClient:
+            database.close_connections_of_loop(execution_client)
+            client = clients.enter_context(TestClient(app, raise_server_exceptions=False))
+            clients.callback(database.close_connections_of_loop, client)
+            return client
+
+        yield make
 
 
 @pytest.fixture(scope="session")

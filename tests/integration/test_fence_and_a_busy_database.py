@@ -12,6 +12,7 @@ from sqlalchemy import event, text, update
 from sqlalchemy.exc import OperationalError
 
 from tests.support.callback_calls import callback_row, callback_worker, queued_callback_launch
+from tests.support.database import close_connections_of_loop
 from tests.support.fence_calls import guarded, launch_row, queued_launch, task_instance
 
 IMPATIENCE = {"sqlite": "PRAGMA busy_timeout = 100", "postgres": "SET lock_timeout = '100ms'"}
@@ -24,9 +25,11 @@ LOCKS = {
 
 
 @pytest.fixture
-def _impatient_server(airflow_db, airflow_database):
-    """Let connections of this process wait a tenth of a second for locks."""
-    engine = settings.get_engine()
+def _impatient_server(execution_client, airflow_database):
+    """Let connections of this process wait a tenth of a second for locks, those of the server's loop, too."""
+    engines = [settings.get_engine()]
+    if settings.async_engine is not None:
+        engines.append(settings.async_engine.sync_engine)
 
     def set_timeout(connection, _record):
         cursor = connection.cursor()
@@ -35,11 +38,17 @@ def _impatient_server(airflow_db, airflow_database):
         if airflow_database == "postgres":
             connection.commit()
 
-    engine.dispose()
-    event.listen(engine, "connect", set_timeout)
+    def begin_anew():
+        settings.get_engine().dispose()
+        close_connections_of_loop(execution_client)
+
+    begin_anew()
+    for engine in engines:
+        event.listen(engine, "connect", set_timeout)
     yield
-    event.remove(engine, "connect", set_timeout)
-    engine.dispose()
+    for engine in engines:
+        event.remove(engine, "connect", set_timeout)
+    begin_anew()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 from fastapi import FastAPI
 from starlette.routing import Mount
-from starlette.testclient import TestClient
 
 from dispatcher.domain.lifecycle import LaunchState
 from dispatcher.fence.middleware import FenceMiddleware
@@ -27,7 +26,7 @@ SETTING = "AIRFLOW__DISPATCHER__FENCE"
 
 
 @pytest.fixture
-def client(execution_client, monkeypatch):
+def client(execution_client, own_client, monkeypatch):
     """Return a client of Airflow's execution API behind a fence in mode ``required``."""
     monkeypatch.setenv(SETTING, "required")
     app = FastAPI()
@@ -35,7 +34,7 @@ def client(execution_client, monkeypatch):
         if isinstance(route, Mount) and route.path in {"/execution", "/dispatcher"}:
             app.mount(route.path, route.app)
     app.add_middleware(FenceMiddleware)
-    return TestClient(app, raise_server_exceptions=False)
+    return own_client(app)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
+    from starlette.testclient import TestClient
 
 # Filled by the migration and never by a test.
 _KEPT_TABLES = frozenset({"log_template", "slot_pool"})
@@ -26,6 +27,17 @@ def dispose() -> None:
     from airflow import settings
 
     settings.dispose_orm(do_log=False)
+
+
+def close_connections_of_loop(client: TestClient) -> None:
+    """Close the connections of a client's event loop: Airflow 3.4 pools them, and no other loop can use them.
+
+    :param client: a client that was entered, so that it has a loop of its own
+    """
+    from airflow import settings
+
+    if settings.async_engine is not None and client.portal is not None:
+        client.portal.call(settings.async_engine.dispose)
 
 
 def empty() -> None:

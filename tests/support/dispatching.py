@@ -6,17 +6,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow.executors.workloads import ExecuteCallback, ExecuteTask
+from airflow.models.callback import CallbackKey
 from airflow.utils.session import create_session
 from sqlalchemy import select, update
 
 from dispatcher.backends.memory import MemoryBackend
+from dispatcher.compat import AIRFLOW_3_4_PLUS
 from dispatcher.domain.lifecycle import BackendName
 from dispatcher.executor import HybridExecutor
 from dispatcher.ledger import claims, store
 from tests.support import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
     from airflow.models.callback import ExecutorCallback
@@ -79,6 +81,28 @@ def loop(executor: HybridExecutor) -> dict[Any, tuple[Any, Any]]:
     """Run one turn of the scheduler's loop and return the events that Airflow would process."""
     executor.heartbeat()
     return executor.get_event_buffer()
+
+
+def named(keys: Iterable[Any]) -> dict[Any, Any]:
+    """Return for each of Airflow's keys the one that has the task's names: on 3.4 a task's key is a UUID."""
+    from airflow.models.taskinstance import TaskInstance
+
+    keys = list(keys)
+    ids = [key.id for key in keys if AIRFLOW_3_4_PLUS and not isinstance(key, CallbackKey)]
+    if not ids:
+        return dict(zip(keys, keys, strict=True))
+    with create_session(scoped=False) as session:
+        found = {
+            ti.id: ti.key for ti in session.scalars(select(TaskInstance).where(TaskInstance.id.in_(ids)))
+        }
+    return {key: found.get(key.id, key) for key in keys}
+
+
+def told(executor: HybridExecutor) -> list[tuple[Any, Any, Any]]:
+    """Run one turn of the scheduler's loop and return its events as key with names, state and reason."""
+    events = loop(executor)
+    names = named(events)
+    return [(names[key], *event) for key, event in events.items()]
 
 
 def set_task(token: str, **columns: Any) -> None:

@@ -15,7 +15,7 @@ from dispatcher.executor import HybridExecutor
 from dispatcher.ledger import store
 from tests.support import rows
 from tests.support.backend_harness import eventually
-from tests.support.dispatching import claim, launch_of, loop, queue_task
+from tests.support.dispatching import claim, launch_of, queue_task, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +58,7 @@ class FieldExecutor(HybridExecutor):
         """
 
         def turn() -> Any:
-            self.told += [(key, *event) for key, event in loop(self).items()]
+            self.told += told(self)
             return until()
 
         return eventually(turn, f"{what}; Airflow was told {self.told}", seconds)

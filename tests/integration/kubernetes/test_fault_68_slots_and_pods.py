@@ -74,14 +74,14 @@ def _slots(executor: on.FieldExecutor) -> tuple[set[str], int]:
     """
     mine = executor.running | executor.task_queue.keys()
     assert executor.slots_occupied == len(mine)
-    return {key.task_id for key in mine}, executor.slots_available
+    return {key.task_id for key in run.named(mine).values()}, executor.slots_available
 
 
 def _loop_on(executor: on.FieldExecutor) -> None:
     """Let a scheduler find out what became of its launches, and go on for a while."""
     executor.dispatcher.adopt_soon()
     for _ in range(3):
-        executor.told += [(key, *event) for key, event in run.loop(executor).items()]
+        executor.told += run.told(executor)
 
 
 def _revive(executor: on.FieldExecutor) -> None:

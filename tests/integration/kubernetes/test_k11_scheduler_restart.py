@@ -67,7 +67,7 @@ def test_k11_pods_in_every_state_are_taken_over(field, disturbed):
     states = [launch.state for launch in on.launches(tokens["pending"], tokens["running"])]
     assert states == [LaunchState.SUBMITTED, LaunchState.CLAIMED]
     # Fault 68: the slots taken are those of the pods that have not ended.
-    assert {key.task_id for key in after.running} == {"pending", "running"}
+    assert {key.task_id for key in run.named(after.running).values()} == {"pending", "running"}
     assert after.slots_occupied == 2
 
     # What was adopted is followed to its end.

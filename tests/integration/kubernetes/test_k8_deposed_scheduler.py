@@ -37,7 +37,7 @@ def test_k8_a_deposed_scheduler_touches_no_pod(field):
     a.drive(a.pods.observe, "A sees the end")
     a.dispatcher.adopt_soon()
     for _ in range(3):
-        a.told += run.loop(a).items()
+        a.told += run.told(a)
     assert a.told == []
     assert to_a.count("POST", "/pods") == made
     assert a.slots_occupied == 0
@@ -49,9 +49,9 @@ def test_k8_a_deposed_scheduler_touches_no_pod(field):
     b.drive(lambda: on.settled(sent["fails"]), "it has settled")
     a.dispatcher.adopt_soon()
     for _ in range(3):
-        a.told += run.loop(a).items()
+        a.told += run.told(a)
     assert a.told == []
     assert to_a.count("DELETE", "/pods/") == to_a.count("PATCH", "/pods/") == 0
     assert {pod.metadata.name for pod in field.kubelet.pods()} >= {name}
     # Fault 68: what B has in hand is what exists and has not ended.
-    assert {key.task_id for key in b.running} == {"runs", "in_hand"}
+    assert {key.task_id for key in run.named(b.running).values()} == {"runs", "in_hand"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.compat import task_key
 from dispatcher.domain.lifecycle import LaunchState
 from tests.support import dispatching as run
 from tests.support import fault_proxy
@@ -35,7 +36,7 @@ def test_k9_the_pod_goes_and_nothing_is_told(field, state, disturbed):
     executor.drive(lambda: on.settled(marked), "its launch has settled")
     launch = run.launch_of(marked)
     assert (launch.state, launch.was_claimed) == (LaunchState.DROPPED, False)
-    assert {key.task_id for key in executor.running} == {"other"}
+    assert executor.running == {task_key(run.launch_of(other))}
     assert len(field.kubelet.pods(other)) == 1
     assert executor.told == []
 

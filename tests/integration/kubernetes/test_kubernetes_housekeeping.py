@@ -21,7 +21,7 @@ def look(*executors) -> None:
     """Let each scheduler take a turn in which it looks around."""
     for executor in executors:
         executor.dispatcher.adopt_soon()
-        executor.told += run.loop(executor).items()
+        executor.told += run.told(executor)
 
 
 def leave(field, number: int, **backend) -> list[str]:
@@ -173,5 +173,5 @@ def test_fault_75_of_mapped_siblings_only_the_one_whose_pod_is_missing_ends(fiel
     assert on.orphan_check(heir) == 0
     heir.drive(lambda: heir.told, "the missing one is told")
     assert {(key.task_id, key.map_index) for key, *_ in heir.told} == {("mapped", 0)}
-    alive = {(key.task_id, key.map_index) for key in heir.running}
+    alive = {(key.task_id, key.map_index) for key in run.named(heir.running).values()}
     assert alive == {("mapped", 1), ("mapped", 3), ("mapped", 4), ("plain", -1)}
