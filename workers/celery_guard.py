@@ -63,7 +63,8 @@ def execute_workload(payload: str) -> dict[str, str] | None:
     from workers.guard import run_workload
 
     workload = read_workload(payload)
-    log.info("[%s] Running %s %s", current_task.request.id, workload.type, workload.display_name)
+    kind = type(workload).__name__
+    log.info("[%s] Running %s %s", current_task.request.id, kind, workload.display_name)
     nonces: list[str] = []
     try:
         outcome = run_workload(workload, subprocess_logs_to_stdout=_logs_to_stdout(), on_claim=nonces.append)

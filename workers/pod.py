@@ -59,7 +59,8 @@ def _run(workload: ExecutorWorkload) -> int:
 
     dispose_orm(do_log=False)
     configure_logging(output=sys.stdout.buffer, json_output=True)
-    log.info("Running %s %s", workload.type, workload.display_name)
+    kind = type(workload).__name__
+    log.info("Running %s %s", kind, workload.display_name)
     try:
         # The pod's log is read from its stdout.
         outcome = run_workload(workload, subprocess_logs_to_stdout=True)
@@ -67,7 +68,7 @@ def _run(workload: ExecutorWorkload) -> int:
         log.warning("%s", exc)
         return EXIT_EXPIRED
     except Exception:
-        log.exception("%s %s failed", workload.type, workload.display_name)
+        log.exception("%s %s failed", kind, workload.display_name)
         return EXIT_FAILED
     log.info("%s", outcome)
     return 0
