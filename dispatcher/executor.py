@@ -210,6 +210,8 @@ class HybridExecutor(VersionedExecutor):
         for key, event, text in step.notes:
             self.log_task_event(event=event, extra=text, ti_key=key)
         for key, workload in step.queued.items():
+            # Airflow 3.4 counts what was adopted as running: it is one slot, not two.
+            self.running.discard(key)
             queue = self.callback_queue if isinstance(workload, ExecuteCallback) else self.task_queue
             queue[key] = workload
 
