@@ -17,7 +17,9 @@ from airflow.executors.workloads import ExecuteTask
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancekey import TaskInstanceKey
 from packaging.version import Version
-from sqlalchemy import true
+from sqlalchemy import Uuid, and_, func, literal, true
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from dispatcher.domain.errors import ConfigurationError
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from sqlalchemy import ColumnElement, Row
+    from sqlalchemy.sql.compiler import SQLCompiler
 
     from dispatcher.domain.launch import Launch
 
@@ -175,6 +178,43 @@ def of_the_present() -> ColumnElement[bool]:
     while it was queued stays QUEUED under its token.
     """
     return _task_instance.working_set.is_(True) if AIRFLOW_3_4_PLUS else true()
+
+
+class _UuidOfText(FunctionElement[UUID]):
+    """A UUID that a column holds as text, to be compared with one that Airflow keeps as its database can."""
+
+    type = Uuid()
+    inherit_cache = True
+
+
+@compiles(_UuidOfText)
+def _as_hex_digits(element: _UuidOfText, compiler: SQLCompiler, **kwargs: Any) -> str:
+    return f"REPLACE({compiler.process(element.clauses, **kwargs)}, '-', '')"
+
+
+@compiles(_UuidOfText, "postgresql")
+def _as_uuid(element: _UuidOfText, compiler: SQLCompiler, **kwargs: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **kwargs)} AS UUID)"
+
+
+def at_the_place_in(row: Any) -> ColumnElement[bool]:
+    """Return the criterion for the task instance that now stands at the place of a row of the ledger.
+
+    All of it is in an index of Airflow's. That of 3.4 has the region in its middle: without it, every lookup
+    would go through all tasks that one was expanded to.
+
+    :param row: the columns ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and ``region_id``
+    """
+    place = and_(
+        TaskInstance.dag_id == row.dag_id,
+        TaskInstance.run_id == row.run_id,
+        TaskInstance.task_id == row.task_id,
+        TaskInstance.map_index == row.map_index,
+    )
+    if not AIRFLOW_3_4_PLUS:
+        return place
+    region = func.coalesce(_UuidOfText(row.region_id), literal(_NO_REGION, Uuid()))
+    return and_(place, _task_instance.region_id == region, of_the_present())
 
 
 def at_the_place_of(launches: Iterable[Launch]) -> ColumnElement[bool] | None:

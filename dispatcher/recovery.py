@@ -20,6 +20,7 @@ from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, object_session
 
+from dispatcher.compat import at_the_place_of
 from dispatcher.domain.launch import Launch, Subject
 from dispatcher.domain.lifecycle import LaunchEvent, LaunchKind
 from dispatcher.domain.protocol import AdoptVerdict, RevokeVerdict, judge_adopt, judge_revoke
@@ -117,13 +118,13 @@ def rebuild_workloads(session: Session, launches: Collection[Launch]) -> dict[st
 
 
 def _task_workload(session: Session, launch: Launch) -> ExecuteTask | None:
+    place = at_the_place_of((launch,))
+    if place is None:
+        return None
     statement = (
         select(TaskInstance)
         .where(
-            TaskInstance.dag_id == launch.dag_id,
-            TaskInstance.run_id == launch.run_id,
-            TaskInstance.task_id == launch.task_id,
-            TaskInstance.map_index == launch.map_index,
+            place,
             TaskInstance.external_executor_id == launch.token,
             # One in another state is never sent: to queue it would only have it forgotten in every loop.
             TaskInstance.state == "queued",

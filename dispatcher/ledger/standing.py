@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from airflow.models.taskinstance import TaskInstance
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, func, select
+from sqlalchemy import Connection, ScalarSelect, func, select
 
-from dispatcher.compat import of_the_present
+from dispatcher.compat import at_the_place_in
 from dispatcher.domain.lifecycle import OPEN, LaunchKind, LaunchState
 from dispatcher.ledger.models import LaunchRow
 from dispatcher.ledger.rows import of_team, values_of
@@ -70,15 +70,5 @@ def _task_state() -> ScalarSelect[Any]:
     Asked for row by row, by the index of the place. A join would be left to a planner that may know nothing
     of either table, and compares each row of one with each of the other then.
     """
-    at_its_place: tuple[ColumnElement[bool], ...] = (
-        TaskInstance.dag_id == LaunchRow.dag_id,
-        TaskInstance.run_id == LaunchRow.run_id,
-        TaskInstance.task_id == LaunchRow.task_id,
-        TaskInstance.map_index == LaunchRow.map_index,
-    )
-    # On Airflow 3.4 the same place may exist in several regions; the token is one's own.
-    return (
-        select(func.max(TaskInstance.state))
-        .where(*at_its_place, TaskInstance.external_executor_id == LaunchRow.token, of_the_present())
-        .scalar_subquery()
-    )
+    token = TaskInstance.external_executor_id == LaunchRow.token
+    return select(func.max(TaskInstance.state)).where(at_the_place_in(LaunchRow), token).scalar_subquery()

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from dispatcher.compat import of_the_present
+from dispatcher.compat import at_the_place_in
 from dispatcher.domain.launch import Launch
 from dispatcher.domain.lifecycle import (
     ENDED,
@@ -258,15 +258,8 @@ def carried_by_its_task(*also: ColumnElement[bool]) -> ColumnElement[bool]:
 
     :param also: what else must hold for the task instance
     """
-    return exists().where(
-        *also,
-        TaskInstance.dag_id == LaunchRow.dag_id,
-        TaskInstance.run_id == LaunchRow.run_id,
-        TaskInstance.task_id == LaunchRow.task_id,
-        TaskInstance.map_index == LaunchRow.map_index,
-        TaskInstance.external_executor_id == LaunchRow.token,
-        of_the_present(),
-    )
+    token = TaskInstance.external_executor_id == LaunchRow.token
+    return exists().where(*also, at_the_place_in(LaunchRow), token)
 
 
 def take_over(

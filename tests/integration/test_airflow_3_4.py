@@ -12,7 +12,7 @@ from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 from airflow.models.callback import CallbackKey
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from dispatcher.backends.base import Observation
 from dispatcher.compat import AIRFLOW_3_4_PLUS, task_key
@@ -169,6 +169,22 @@ class TestRegions:
         assert (launch.region_id, launch.map_index) == (str(region.id), 2)
         assert run.loop(executor) == {}
         assert run.launch_of(token).state is LaunchState.SUBMITTED
+        (standing,) = open_page(db_session.connection(), str(executor.job_id), None, after=0, size=10)
+        assert (standing.token, standing.task_state) == (token, "queued")
+
+    def test_a_task_of_another_region_with_its_token_is_not_its_task(self, db_session):
+        """The place is looked up whole: without the region, every lookup would go through all siblings."""
+        (launch,) = self.launches(db_session, UUID(int=1))
+        make_task_instance(db_session, map_index=0, region_id=UUID(int=2), token=launch.token, try_number=2)
+        connection = db_session.connection()
+        db_session.execute(
+            update(TaskInstance)
+            .where(TaskInstance.region_id == UUID(int=1))
+            .values(external_executor_id=None)
+        )
+
+        (standing,) = open_page(connection, OWNER, None, after=0, size=10)
+        assert (standing.token, standing.task_state) == (launch.token, None)
 
 
 def test_an_event_that_airflow_puts_back_is_decided_anew():

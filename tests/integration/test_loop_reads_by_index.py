@@ -71,9 +71,10 @@ def executor():
         session.execute(update(TaskInstance).values(state="success"))
         session.execute(update(LaunchRow).values(state="succeeded", settled_at=rows.utcnow(), claimant="one"))
         uuid = "gen_random_uuid()"
-        multiply(
-            connection, TaskInstance, ENDED, id=uuid, external_executor_id=f"{uuid}::text", map_index="n"
-        )
+        # As Airflow 3.4 calls it, and as 3.3 does.
+        (index,) = {"region_index", "map_index"} & set(TaskInstance.__table__.columns.keys())
+        tasks = {"id": uuid, "external_executor_id": f"{uuid}::text", index: "n"}
+        multiply(connection, TaskInstance, ENDED, **tasks)
         multiply(
             connection,
             LaunchRow,
