@@ -195,12 +195,12 @@ class KubernetesBackend:
         return self._table.endings(self._given_up())
 
     def _given_up(self) -> dict[str, Observation]:
-        now = datetime.now(tz=UTC)
-        observations = {
-            identity.external_id: give_up(identity, waiting, self._patience, now)
+        now, patience = datetime.now(tz=UTC), self._patience
+        looked_at = (
+            (identity, give_up(identity, waiting, patience, now))
             for identity, waiting in self._table.not_started()
-        }
-        return {place: one for place, one in observations.items() if one is not None}
+        )
+        return {identity.external_id: one for identity, one in looked_at if one is not None}
 
     def why_waiting(self, token: str) -> str | None:
         """Return why the pod of a launch has not started, in the cluster's words.

@@ -92,9 +92,8 @@ def give_up(identity: PodIdentity, waiting: Waiting, patience: Patience, now: da
     :param patience: how long
     :param now: the present
     """
-    fatal = ALWAYS_FATAL | set(patience.fatal)
     for obstacle in waiting.obstacles:
-        if obstacle.reason in fatal:
+        if obstacle.reason in ALWAYS_FATAL or obstacle.reason in patience.fatal:
             return _given_up(identity, obstacle.text, by_infrastructure=obstacle.reason not in HOPELESS)
     limit = patience.seconds.get(identity.kind)
     if limit is None or (now - waiting.since).total_seconds() < limit:
